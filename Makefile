@@ -1,0 +1,45 @@
+# Everything a developer does. The first use of any target makes .venv and installs the project into it.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+BENCH_INSTALLED := .venv/.bench-installed
+export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
+
+.PHONY: demo test lint check bench format clean
+
+demo: $(INSTALLED)  ## restore a photograph from a sixth of its pixels, compare solvers, write demo.png
+	$(BIN)/python examples/demo.py
+
+test: $(INSTALLED)  ## run all tests, in parallel, one thread each
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -q
+
+lint: $(INSTALLED)  ## format, lint, spelling, strict types, import contract
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/codespell src tests benchmarks examples native README.md CHANGELOG.md
+	$(BIN)/mypy
+	PYTHONPATH=src $(BIN)/lint-imports
+
+check: lint test  ## everything CI checks
+
+bench: $(BENCH_INSTALLED)  ## speed as ratios against peers in the same run; writes benchmarks/results/*.csv
+	$(BIN)/python benchmarks/products.py
+	$(BIN)/python benchmarks/block_against_batched.py
+
+format: $(INSTALLED)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+$(INSTALLED): pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*)
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,plot,cli]"
+	touch $@
+
+$(BENCH_INSTALLED): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt gpytorch
+	-$(BIN)/python -m pip install --quiet --constraint constraints.txt pykeops
+	touch $@
+
+clean:
+	rm -rf .venv build dist demo.png .mypy_cache .ruff_cache .pytest_cache .hypothesis

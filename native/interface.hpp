@@ -1,0 +1,79 @@
+// What the instruction-set variants offer to the rest of the module: plain data and function pointers only, so
+// that this header compiles to nothing that depends on the instruction set.
+#pragma once
+
+#include <cstdint>
+
+namespace kernelcg {
+
+enum class Profile : int { rbf = 0, matern12 = 1, matern32 = 2, matern52 = 3 };
+constexpr int kProfileCount = 4;
+
+// Row-major contiguous matrix owned by the caller.
+template <class T>
+struct MatrixView {
+    const T* data;
+    int64_t rows;
+    int64_t columns;
+};
+
+// Inputs are checked by the caller: shapes agree, values are finite, threads >= 1.
+// `symmetric` means y = x: each pair is evaluated once and serves both of its rows.
+
+// out (x.rows by v.columns) = K(x, y) v.
+template <class T>
+struct ProductArguments {
+    MatrixView<T> x, y, v;
+    double* out;
+    bool symmetric;
+    Profile profile;
+    int threads;
+};
+
+// With M = left rightᵀ: out[0] = sum_ij M_ij k_ij, and out[1...] the derivatives of that sum with respect to the
+// logarithms of the lengthscales: one per feature, or a single shared one.
+template <class T>
+struct GradientArguments {
+    MatrixView<T> x, y, left, right;
+    double* out;
+    bool symmetric;
+    bool per_dimension;
+    Profile profile;
+    int threads;
+};
+
+// out (x.rows by y.rows) = K(x, y).
+template <class T>
+struct BlockArguments {
+    MatrixView<T> x, y;
+    T* out;
+    Profile profile;
+    int threads;
+};
+
+// Sizes that determine the memory of a product (vectors = columns of v) or of a gradient (vectors = columns of left).
+struct ProblemSize {
+    int64_t rows;
+    int64_t columns;
+    int64_t features;
+    int64_t vectors;
+    int threads;
+    bool symmetric;
+};
+
+template <class T>
+struct Operations {
+    void (*product)(const ProductArguments<T>&);
+    void (*gradient)(const GradientArguments<T>&);
+    void (*block)(const BlockArguments<T>&);
+    int64_t (*product_workspace_bytes)(const ProblemSize&);
+    int64_t (*gradient_workspace_bytes)(const ProblemSize&);
+    double (*fma_rate)(int threads);
+};
+
+struct Variant {
+    Operations<float> single_precision;
+    Operations<double> double_precision;
+};
+
+}  // namespace kernelcg

@@ -1,0 +1,181 @@
+// Python bindings: checks the arguments, releases the interpreter lock and calls the chosen variant.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "dispatch.hpp"
+
+namespace nb = nanobind;
+
+namespace kernelcg {
+namespace {
+
+template <class T>
+using Matrix = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+template <class T>
+using Vector = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <class T>
+const Operations<T>& operations_at(int level) {
+    if constexpr (sizeof(T) == sizeof(float))
+        return variant_at(level).single_precision;
+    else
+        return variant_at(level).double_precision;
+}
+
+template <class T>
+MatrixView<T> view(const Matrix<const T>& matrix) {
+    return {matrix.data(), int64_t(matrix.shape(0)), int64_t(matrix.shape(1))};
+}
+
+// Throws std::invalid_argument, which Python sees as ValueError.
+void require_equal(int64_t found, int64_t expected, const std::string& what) {
+    if (found != expected)
+        throw std::invalid_argument(what + " must be " + std::to_string(expected) + ", not " + std::to_string(found) +
+                                    ".");
+}
+
+Profile checked_profile(int profile) {
+    if (profile < 0 || profile >= kProfileCount)
+        throw std::invalid_argument("profile must be from 0 to " + std::to_string(kProfileCount - 1) + ", not " +
+                                    std::to_string(profile) + ".");
+    return Profile(profile);
+}
+
+int checked_threads(int threads) {
+    if (threads < 1) throw std::invalid_argument("threads must be at least 1, not " + std::to_string(threads) + ".");
+    return threads;
+}
+
+// The second point set: Y, or X itself when Y is None.
+template <class T>
+MatrixView<T> second_points(const Matrix<const T>& X, const Matrix<const T>& Y) {
+    if (!Y.is_valid()) return view(X);
+    require_equal(int64_t(Y.shape(1)), int64_t(X.shape(1)), "The number of columns of Y");
+    return view(Y);
+}
+
+template <class T>
+void product(Matrix<const T> X, Matrix<const T> Y, Matrix<const T> V, Matrix<double> out, int profile, int threads,
+             int level) {
+    const Operations<T>& operations = operations_at<T>(level);
+    const ProductArguments<T> arguments = {
+        view(X),       second_points(X, Y), view(V), out.data(), !Y.is_valid(), checked_profile(profile),
+        checked_threads(threads)};
+    require_equal(arguments.v.rows, arguments.y.rows, "The number of rows of V");
+    require_equal(int64_t(out.shape(0)), arguments.x.rows, "The number of rows of out");
+    require_equal(int64_t(out.shape(1)), arguments.v.columns, "The number of columns of out");
+    nb::gil_scoped_release release;
+    if (out.size() > 0) operations.product(arguments);
+}
+
+template <class T>
+void gradient(Matrix<const T> X, Matrix<const T> Y, Matrix<const T> L, Matrix<const T> R, Vector<double> out,
+              bool per_dimension, int profile, int threads, int level) {
+    const Operations<T>& operations = operations_at<T>(level);
+    const GradientArguments<T> arguments = {view(X),       second_points(X, Y),      view(L),
+                                            view(R),       out.data(),               !Y.is_valid(),
+                                            per_dimension, checked_profile(profile), checked_threads(threads)};
+    require_equal(arguments.left.rows, arguments.x.rows, "The number of rows of L");
+    require_equal(arguments.right.rows, arguments.y.rows, "The number of rows of R");
+    require_equal(arguments.right.columns, arguments.left.columns, "The number of columns of R");
+    require_equal(int64_t(out.shape(0)), per_dimension ? 1 + arguments.x.columns : 2, "The length of out");
+    nb::gil_scoped_release release;
+    operations.gradient(arguments);
+}
+
+template <class T>
+void block(Matrix<const T> X, Matrix<const T> Y, Matrix<T> out, int profile, int threads, int level) {
+    const Operations<T>& operations = operations_at<T>(level);
+    const BlockArguments<T> arguments = {view(X), second_points(X, Y), out.data(), checked_profile(profile),
+                                         checked_threads(threads)};
+    require_equal(int64_t(out.shape(0)), arguments.x.rows, "The number of rows of out");
+    require_equal(int64_t(out.shape(1)), arguments.y.rows, "The number of columns of out");
+    nb::gil_scoped_release release;
+    if (out.size() > 0) operations.block(arguments);
+}
+
+// The largest workspace over the compiled variants, which differ a little in their padding.
+template <class CountSingle, class CountDouble>
+int64_t largest_workspace(int itemsize, const CountSingle& count_single, const CountDouble& count_double) {
+    if (itemsize != int(sizeof(float)) && itemsize != int(sizeof(double)))
+        throw std::invalid_argument("itemsize must be 4 or 8, not " + std::to_string(itemsize) + ".");
+    int64_t bytes = 0;
+    for (const Level& level : levels()) {
+        if (!level.variant) continue;
+        bytes = std::max(bytes, itemsize == int(sizeof(float)) ? count_single(level.variant->single_precision)
+                                                               : count_double(level.variant->double_precision));
+    }
+    return bytes;
+}
+
+int64_t workspace_bytes(int64_t n, int64_t m, int64_t d, int64_t t, int itemsize, int threads, bool symmetric) {
+    const ProblemSize size = {n, m, d, t, checked_threads(threads), symmetric};
+    const auto count = [&](const auto& operations) { return operations.product_workspace_bytes(size); };
+    return largest_workspace(itemsize, count, count);
+}
+
+int64_t gradient_workspace_bytes(int64_t n, int64_t m, int64_t d, int64_t q, int itemsize, int threads,
+                                 bool symmetric) {
+    const ProblemSize size = {n, m, d, q, checked_threads(threads), symmetric};
+    const auto count = [&](const auto& operations) { return operations.gradient_workspace_bytes(size); };
+    return largest_workspace(itemsize, count, count);
+}
+
+double fma_rate(bool single, int threads, int level) {
+    const Variant& variant = variant_at(level);
+    checked_threads(threads);
+    nb::gil_scoped_release release;
+    return single ? variant.single_precision.fma_rate(threads) : variant.double_precision.fma_rate(threads);
+}
+
+std::vector<std::tuple<std::string, bool, std::string>> level_descriptions() {
+    std::vector<std::tuple<std::string, bool, std::string>> descriptions;
+    for (const Level& level : levels()) descriptions.emplace_back(level.name, level.available, level.reason);
+    return descriptions;
+}
+
+// Arrays are taken as they are: a silent conversion would cost a copy, and lose the result when it concerns `out`.
+auto exact(const char* name) { return nb::arg(name).noconvert(); }
+auto exact_or_none(const char* name) { return nb::arg(name).noconvert().none(); }
+
+template <class T>
+void define_operations(nb::module_& module) {
+    using nb::literals::operator""_a;
+    module.def("product", &product<T>, exact("X"), exact_or_none("Y"), exact("V"), exact("out"), "profile"_a,
+               "threads"_a, "level"_a, "out = K(X, Y) V; Y = None means Y = X and evaluates each pair once.");
+    module.def("gradient", &gradient<T>, exact("X"), exact_or_none("Y"), exact("L"), exact("R"), exact("out"),
+               "per_dimension"_a, "profile"_a, "threads"_a, "level"_a,
+               "With M = L R^T: out[0] = sum_ij M_ij k_ij, out[1:] its derivatives with respect to the log "
+               "lengthscales: one per feature (per_dimension) or a single shared one.");
+    module.def("block", &block<T>, exact("X"), exact("Y"), exact("out"), "profile"_a, "threads"_a, "level"_a,
+               "out = K(X, Y).");
+}
+
+}  // namespace
+}  // namespace kernelcg
+
+NB_MODULE(_native, module) {
+    using nb::literals::operator""_a;
+    module.doc() = "Matrix-free kernel products and gradients on the CPU.";
+    kernelcg::define_operations<float>(module);
+    kernelcg::define_operations<double>(module);
+    module.def("levels", &kernelcg::level_descriptions,
+               "(name, available, reason why not) for each instruction set level.");
+    module.def("best_level", &kernelcg::best_level, "Index of the fastest available level.");
+    module.def("openmp", &kernelcg::has_openmp, "Whether the module runs on several threads.");
+    module.def("workspace_bytes", &kernelcg::workspace_bytes, "n"_a, "m"_a, "d"_a, "t"_a, "itemsize"_a, "threads"_a,
+               "symmetric"_a, "Upper bound on the bytes that product allocates.");
+    module.def("gradient_workspace_bytes", &kernelcg::gradient_workspace_bytes, "n"_a, "m"_a, "d"_a, "q"_a,
+               "itemsize"_a, "threads"_a, "symmetric"_a, "Upper bound on the bytes that gradient allocates.");
+    module.def("fma_rate", &kernelcg::fma_rate, "single"_a, "threads"_a, "level"_a,
+               "Measured peak of multiply-adds per second (takes about 0.2 s).");
+}

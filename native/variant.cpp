@@ -1,0 +1,66 @@
+// Compiled once per instruction set. Exports one function, which returns the table of that set's operations.
+#include "block.hpp"
+#include "gradient.hpp"
+#include "interface.hpp"
+#include "product.hpp"
+#include "roof.hpp"
+
+namespace kernelcg {
+namespace KERNELCG_VARIANT {
+namespace {
+
+// Turns the run-time profile into a template argument: calls Operation<profile>::run(arguments).
+template <template <Profile> class Operation, class Arguments>
+void for_profile(const Arguments& arguments) {
+    switch (arguments.profile) {
+        case Profile::rbf: return Operation<Profile::rbf>::run(arguments);
+        case Profile::matern12: return Operation<Profile::matern12>::run(arguments);
+        case Profile::matern32: return Operation<Profile::matern32>::run(arguments);
+        case Profile::matern52: return Operation<Profile::matern52>::run(arguments);
+    }
+}
+
+template <Profile P>
+struct RunProduct {
+    template <class T>
+    static void run(const ProductArguments<T>& arguments) {
+        product<P, T>(arguments);
+    }
+};
+
+template <Profile P>
+struct RunGradient {
+    template <class T>
+    static void run(const GradientArguments<T>& arguments) {
+        gradient<P, T>(arguments);
+    }
+};
+
+template <Profile P>
+struct RunBlock {
+    template <class T>
+    static void run(const BlockArguments<T>& arguments) {
+        block<P, T>(arguments);
+    }
+};
+
+template <class T>
+constexpr Operations<T> operations() {
+    return {
+        for_profile<RunProduct, ProductArguments<T>>,
+        for_profile<RunGradient, GradientArguments<T>>,
+        for_profile<RunBlock, BlockArguments<T>>,
+        product_workspace_bytes<T>,
+        gradient_workspace_bytes<T>,
+        fma_rate<T>,
+    };
+}
+
+constexpr Variant kVariant = {operations<float>(), operations<double>()};
+
+}  // namespace
+
+const Variant* variant() { return &kVariant; }
+
+}  // namespace KERNELCG_VARIANT
+}  // namespace kernelcg

@@ -1,0 +1,1 @@
+"""Exact Gaussian processes and kernel machines by preconditioned conjugate gradients."""

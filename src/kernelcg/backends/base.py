@@ -1,0 +1,124 @@
+"""What a backend does: the few operations whose cost grows with n², and where they run."""
+
+import os
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from kernelcg.arguments import FLOATS, memory_bytes, same_rows
+from kernelcg.errors import MemoryBudgetExceeded
+from kernelcg.kernels import Kernel
+
+
+@dataclass(frozen=True, eq=False)
+class Backend(ABC):
+    """Evaluates parts of a kernel matrix and consumes them at once; nothing n × n is kept.
+
+    ``memory`` bounds, in bytes or words such as "2GB", what an operation may allocate beyond its inputs and
+    its result; None means half of what the machine has free. A backend has no other state and pickles.
+    """
+
+    memory: int | str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "memory", memory_bytes(self.memory))
+
+    @abstractmethod
+    def matmul(
+        self, kernel: Kernel, X: Tensor, Y: Tensor, V: Tensor, *, precision: torch.dtype | None = None
+    ) -> Tensor:
+        """Return K(X, Y) V with the dtype of V, computed in ``precision`` (by default that of X).
+
+        Passing the same tensor as X and Y lets the backend use the symmetry of K. Costs O(n m (d + k)) time.
+        """
+
+    @abstractmethod
+    def gradient(
+        self,
+        kernel: Kernel,
+        X: Tensor,
+        Y: Tensor,
+        left: Tensor,
+        right: Tensor,
+        *,
+        precision: torch.dtype | None = None,
+    ) -> Tensor:
+        """Return ∂/∂θ Σ_j left_jᵀ K(X, Y) right_j for the log hyperparameters θ of the kernel, in float64."""
+
+    @abstractmethod
+    def block(self, kernel: Kernel, X: Tensor, Y: Tensor, *, precision: torch.dtype | None = None) -> Tensor:
+        """Return K(X, Y) itself, an (n, m) tensor in ``precision``: kernel columns, small blocks."""
+
+    def budget(self) -> int:
+        """Return the bytes an operation may allocate."""
+        return self.memory if isinstance(self.memory, int) else available_memory() // 2
+
+
+def require_memory(needed: int, budget: int, what: str) -> None:
+    """Raise `MemoryBudgetExceeded` before anything is allocated that would not fit."""
+    if needed > budget:
+        raise MemoryBudgetExceeded(
+            f"{what} needs {needed / 1e9:.3g} GB but the budget is {budget / 1e9:.3g} GB; raise the memory "
+            "argument of the backend, use fewer rows or columns, or a method that does not store the matrix"
+        )
+
+
+def available_memory() -> int:
+    """Return the bytes this process can still allocate, as far as the system says."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+        limit = Path("/sys/fs/cgroup/memory.max")
+        if limit.exists() and (text := limit.read_text().strip()) != "max":
+            free = min(free, int(text) - int(limit.with_name("memory.current").read_text()))
+        return max(free, 2**26)
+    except (OSError, StopIteration, ValueError):
+        if hasattr(os, "sysconf"):
+            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+        return 4 * 2**30
+
+
+def check_product(X: Tensor, Y: Tensor, V: Tensor, precision: torch.dtype | None, name: str = "V") -> torch.dtype:
+    """Check shapes and devices of a product K(X, Y) V and return the dtype to compute in."""
+    for value, label in ((X, "X"), (Y, "Y"), (V, name)):
+        if value.ndim != 2:
+            raise ValueError(f"{label} must have two dimensions, not shape {tuple(value.shape)}")
+        if value.dtype not in FLOATS:
+            raise TypeError(f"{label} must be float32 or float64, not {value.dtype}")
+        if value.device != X.device:
+            raise ValueError(f"{label} is on {value.device} but X is on {X.device}; move one of them")
+    if X.shape[1] != Y.shape[1]:
+        raise ValueError(f"X has {X.shape[1]} features but Y has {Y.shape[1]}; they must be equal")
+    same_rows(Y, "Y", V, name)
+    if precision is not None and precision not in FLOATS:
+        raise TypeError(f"precision must be torch.float32 or torch.float64, not {precision}")
+    return precision or X.dtype
+
+
+def rounded_inputs(kernel: Kernel, X: Tensor, Y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return X and Y in ``dtype``, centred first if the kernel allows, so that rounding costs few digits."""
+    centre = X.detach().double().mean(0) if kernel.is_stationary else 0.0
+    A = (X.detach().double() - centre).to(dtype)
+    return A, A if Y is X else (Y.detach().double() - centre).to(dtype)
+
+
+def rounded_columns(V: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return V / s in ``dtype`` with the largest entry of each column 1, and s, so that nothing under- or overflows."""
+    V = V.detach()
+    if V.dtype == dtype or not len(V):
+        return V.to(dtype), torch.ones(V.shape[1], dtype=torch.float64, device=V.device)
+    largest = V.abs().amax(0).double()
+    scale = torch.where((largest > 0) & largest.isfinite(), largest, 1.0)
+    return (V / scale).to(dtype), scale
+
+
+def rounded_pairs(left: Tensor, right: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Return left and right in ``dtype`` and the factor that Σ_j left_j ⊗ right_j was divided by."""
+    left, left_scale = rounded_columns(left, dtype)
+    right, right_scale = rounded_columns(right, dtype)
+    weights = left_scale * right_scale
+    overall = weights.max() if len(weights) else weights.new_ones(())
+    return left * (weights / overall).to(dtype), right, overall

@@ -1,0 +1,167 @@
+"""Native backend: fused C++ for RBF and Matérn kernels on the CPU, torch tiles for everything else."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor
+
+from kernelcg.backends.base import Backend, check_product, require_memory, rounded_columns, rounded_pairs
+from kernelcg.backends.tiles import Tiles
+from kernelcg.kernels import RBF, Constant, Kernel, Matern, Product, Stationary, Sum
+from kernelcg.kernels.stationary import per_feature
+
+_native: Any
+try:
+    from kernelcg import _native  # type: ignore[attr-defined, no-redef]  # absent in a pure Python install
+except ImportError as error:
+    _native, _import_error = None, str(error)
+
+MATERN_PROFILES = {0.5: 1, 1.5: 2, 2.5: 3}
+
+
+def why_not() -> str | None:
+    """Return the reason why this backend cannot be used, or None if it can."""
+    if _native is not None:
+        return None
+    return f"the compiled module is missing ({_import_error}); reinstall kernelcg where there is a C++ compiler"
+
+
+def levels() -> dict[str, str]:
+    """Return every instruction set the native code knows and whether it can run here, in words."""
+    return {} if _native is None else {name: "usable" if usable else why for name, usable, why in _native.levels()}
+
+
+@dataclass(frozen=True, eq=False)
+class Native(Backend):
+    """C++ products and gradients by symmetric, cache-blocked, vectorised tiles of direct differences.
+
+    RBF and Matérn kernels, their multiples and their sums are fused; other kernels, other parts of a sum and
+    tensors on other devices go to `Tiles`, within the same memory bound. ``threads`` None means as many as
+    torch uses; ``level`` names an instruction set (see `levels`), None means the best this machine has.
+    """
+
+    threads: int | None = None
+    level: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if _native is None:
+            raise RuntimeError(f"the native backend cannot be used: {why_not()}")
+        if self.threads is not None and (type(self.threads) is not int or self.threads < 1):
+            raise ValueError(f"threads must be a positive integer or None, not {self.threads!r}")
+        if self.level is not None and levels().get(self.level) != "usable":
+            raise ValueError(f"level={self.level!r} cannot be used; this machine and build offer {levels()}")
+
+    def matmul(
+        self, kernel: Kernel, X: Tensor, Y: Tensor, V: Tensor, *, precision: torch.dtype | None = None
+    ) -> Tensor:
+        dtype = check_product(X, Y, V, precision)
+        match kernel:
+            case Sum(left=first, right=second):
+                return self.matmul(first, X, Y, V, precision=dtype) + self.matmul(second, X, Y, V, precision=dtype)
+            case Product(left=Constant() as constant, right=part) | Product(left=part, right=Constant() as constant):
+                return constant.variance.item() * self.matmul(part, X, Y, V, precision=dtype)
+        if _fuses(kernel, X):
+            return self._fused_matmul(kernel, X, Y, V, dtype)
+        return Tiles(self.memory).matmul(kernel, X, Y, V, precision=dtype)
+
+    def gradient(
+        self,
+        kernel: Kernel,
+        X: Tensor,
+        Y: Tensor,
+        left: Tensor,
+        right: Tensor,
+        *,
+        precision: torch.dtype | None = None,
+    ) -> Tensor:
+        check_product(Y, X, left, precision, "left")
+        dtype = check_product(X, Y, right, precision, "right")
+        match kernel:
+            case Sum(left=first, right=second):
+                parts = (self.gradient(part, X, Y, left, right, precision=dtype) for part in (first, second))
+                return torch.cat(list(parts))
+            case Product(left=Constant() as constant, right=part) if _fuses(part, X):
+                inner = constant.variance.item() * self._fused_gradient(part, X, Y, left, right, dtype)
+                return torch.cat([inner[-1:], inner])
+            case Product(left=part, right=Constant() as constant) if _fuses(part, X):
+                inner = constant.variance.item() * self._fused_gradient(part, X, Y, left, right, dtype)
+                return torch.cat([inner, inner[-1:]])
+        if _fuses(kernel, X):
+            return self._fused_gradient(kernel, X, Y, left, right, dtype)
+        return Tiles(self.memory).gradient(kernel, X, Y, left, right, precision=dtype)
+
+    def block(self, kernel: Kernel, X: Tensor, Y: Tensor, *, precision: torch.dtype | None = None) -> Tensor:
+        dtype = check_product(X, Y, Y[:, :1], precision)
+        if not _fuses(kernel, X):
+            return Tiles(self.memory).block(kernel, X, Y, precision=dtype)
+        A, B = _scaled_inputs(kernel, X, Y, dtype)
+        result = A.new_empty(len(X), len(Y))
+        _native.block(A, A if B is None else B, result, _profile(kernel), self._threads(), self._level())
+        return result.mul_(kernel.variance.item())
+
+    def _fused_matmul(self, kernel: RBF | Matern, X: Tensor, Y: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
+        A, B = _scaled_inputs(kernel, X, Y, dtype)
+        columns, scale = rounded_columns(V, dtype)
+        result = torch.empty(len(X), V.shape[1], dtype=torch.float64)
+        for some in self._chunks(_native.workspace_bytes, A, B, V.shape[1]):
+            out = torch.empty(len(X), some.stop - some.start, dtype=torch.float64)
+            _native.product(A, B, columns[:, some].contiguous(), out, _profile(kernel), self._threads(), self._level())
+            result[:, some] = out
+        return result.mul_(scale * kernel.variance.item()).to(V.dtype)
+
+    def _fused_gradient(
+        self, kernel: RBF | Matern, X: Tensor, Y: Tensor, left: Tensor, right: Tensor, dtype: torch.dtype
+    ) -> Tensor:
+        """Return the gradient in (log l, log σ²); the last entry is also Σ_j left_jᵀ K right_j itself."""
+        A, B = _scaled_inputs(kernel, X, Y, dtype)
+        left, right, factor = rounded_pairs(left, right, dtype)
+        per_dimension = kernel.lengthscale.numel() > 1
+        total = torch.zeros(1 + (X.shape[1] if per_dimension else 1), dtype=torch.float64)
+        for some in self._chunks(_native.gradient_workspace_bytes, A, B, left.shape[1]):
+            L, R, out = left[:, some].contiguous(), right[:, some].contiguous(), torch.empty_like(total)
+            _native.gradient(A, B, L, R, out, per_dimension, _profile(kernel), self._threads(), self._level())
+            total += out
+        return total.roll(-1) * (factor * kernel.variance.item())
+
+    def _chunks(self, workspace: Callable[..., int], A: Tensor, B: Tensor | None, k: int) -> Iterator[slice]:
+        """Yield slices of the k columns, as long as their work space fits the budget."""
+        n, m = len(A), len(A) if B is None else len(B)
+
+        def needed(columns: int) -> int:
+            return workspace(n, m, A.shape[1], columns, A.element_size(), self._threads(), B is None)
+
+        copies = (n + m) * (2 * A.shape[1] + 3 * k) * 8  # scaled inputs, rounded columns and results on the way
+        size = max(k, 1)
+        while size > 1 and copies + needed(size) > self.budget():
+            size = (size + 1) // 2
+        require_memory(copies + needed(size), self.budget(), f"a product with a {n} x {m} kernel matrix")
+        return (slice(start, min(start + size, k)) for start in range(0, k, size))
+
+    def _threads(self) -> int:
+        return self.threads or torch.get_num_threads()
+
+    def _level(self) -> int:
+        return _native.best_level() if self.level is None else list(levels()).index(self.level)
+
+
+def _fuses(kernel: Kernel, X: Tensor) -> TypeGuard[RBF | Matern]:
+    """Say whether the C++ code has this formula: subclasses may have changed it."""
+    return type(kernel) in (RBF, Matern) and X.device.type == "cpu"
+
+
+def _profile(kernel: RBF | Matern) -> int:
+    return 0 if isinstance(kernel, RBF) else MATERN_PROFILES[kernel.nu]
+
+
+def _scaled_inputs(kernel: Stationary, X: Tensor, Y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """Return X and Y centred and in units of the lengthscale, then rounded; None for Y means that it is X."""
+    per_feature(kernel.lengthscale, X, "lengthscale")
+    centre, lengthscale = X.detach().double().mean(0), kernel.lengthscale.detach()
+
+    def scaled(Z: Tensor) -> Tensor:
+        return ((Z.detach().double() - centre) / lengthscale).to(dtype).contiguous()
+
+    return scaled(X), None if Y is X else scaled(Y)

@@ -1,0 +1,103 @@
+"""Portable backend: torch tiles, any kernel, any device, gradients by autograd."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernelcg.backends.base import (
+    Backend,
+    check_product,
+    require_memory,
+    rounded_columns,
+    rounded_inputs,
+    rounded_pairs,
+)
+from kernelcg.kernels import Kernel
+
+TEMPORARIES = 10
+"""Tiles alive at once while a composite kernel is evaluated or differentiated."""
+
+CACHE_TILE, DEVICE_TILE, SMALLEST_TILE = 512, 4096, 16
+"""Rows of a square tile: what stays in a CPU's cache, what keeps a GPU busy, what is still worth a call."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tiles(Backend):
+    """Evaluate K in square tiles of the kernel's own torch formula. Uses the threads torch uses."""
+
+    def matmul(
+        self, kernel: Kernel, X: Tensor, Y: Tensor, V: Tensor, *, precision: torch.dtype | None = None
+    ) -> Tensor:
+        dtype = check_product(X, Y, V, precision)
+        size = self._tile_size(X, Y, V.shape[1], dtype)
+        symmetric = Y is X
+        with torch.no_grad():
+            X, Y = rounded_inputs(kernel, X, Y, dtype)
+            columns, scale = rounded_columns(V, dtype)
+            rows = columns.T.contiguous()  # (k, m): skinny products are several times faster this way round
+            total = torch.zeros(V.shape[1], len(X), dtype=torch.float64, device=X.device)
+            for i, j in _tiles(len(X), len(Y), size, symmetric):
+                K = kernel(X[i], Y[j])
+                total[:, i] += rows[:, j] @ K.T
+                if symmetric and i != j:
+                    total[:, j] += rows[:, i] @ K
+            return (total.T * scale).to(V.dtype)
+
+    def gradient(
+        self,
+        kernel: Kernel,
+        X: Tensor,
+        Y: Tensor,
+        left: Tensor,
+        right: Tensor,
+        *,
+        precision: torch.dtype | None = None,
+    ) -> Tensor:
+        check_product(Y, X, left, precision, "left")
+        dtype = check_product(X, Y, right, precision, "right")
+        size = self._tile_size(X, Y, 2 * left.shape[1], dtype)
+        symmetric = Y is X
+        X, Y = rounded_inputs(kernel, X, Y, dtype)
+        left, right, factor = rounded_pairs(left, right, dtype)
+        theta = kernel.log_parameters().detach().requires_grad_()
+        total = torch.zeros_like(theta)
+        for i, j in _tiles(len(X), len(Y), size, symmetric):
+            weights = left[i] @ right[j].T
+            if symmetric and i != j:
+                weights += right[i] @ left[j].T
+            with torch.enable_grad():
+                K = kernel.with_log_parameters(theta)(X[i], Y[j])
+            if K.requires_grad:
+                (part,) = torch.autograd.grad(K, theta, grad_outputs=weights)
+                total += part
+        return total.detach().to(X.device) * factor
+
+    def block(self, kernel: Kernel, X: Tensor, Y: Tensor, *, precision: torch.dtype | None = None) -> Tensor:
+        dtype = check_product(X, Y, Y[:, :1], precision)
+        size = self._tile_size(X, Y, 0, dtype)
+        with torch.no_grad():
+            A, B = rounded_inputs(kernel, X, Y, dtype)
+            result = A.new_empty(len(A), len(B))
+            for i, j in _tiles(len(A), len(B), size, symmetric=False):
+                result[i, j] = kernel(A[i], B[j])
+            return result
+
+    def _tile_size(self, X: Tensor, Y: Tensor, k: int, dtype: torch.dtype) -> int:
+        copies = (len(X) + len(Y)) * (2 * X.shape[1] + 4 * k) * 8
+        left_over = self.budget() - copies
+        largest = DEVICE_TILE if X.is_cuda else CACHE_TILE
+        size = min(largest, math.isqrt(max(left_over, 0) // (TEMPORARIES * dtype.itemsize)))
+        smallest = copies + TEMPORARIES * dtype.itemsize * SMALLEST_TILE**2
+        if size < SMALLEST_TILE:
+            require_memory(smallest, self.budget(), f"a product of {len(X)} rows with {k} columns")
+        return size
+
+
+def _tiles(n: int, m: int, size: int, symmetric: bool) -> Iterator[tuple[slice, slice]]:
+    """Yield the row and column slices of all tiles, or of those on and above the diagonal."""
+    for i in range(0, n, size):
+        for j in range(i if symmetric else 0, m, size):
+            yield slice(i, i + size), slice(j, j + size)

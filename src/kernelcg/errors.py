@@ -1,0 +1,13 @@
+"""Exceptions and warnings of the library."""
+
+
+class SolveFailed(RuntimeError):
+    """A linear solve did not reach its tolerance and the caller asked for an exception."""
+
+
+class MemoryBudgetExceeded(MemoryError):
+    """The work does not fit the memory budget it was given; nothing was allocated."""
+
+
+class ConvergenceWarning(UserWarning):
+    """An estimator finished, but some of its linear solves did not converge."""

@@ -1,0 +1,93 @@
+"""Constant and linear kernels, sums and products."""
+
+import torch
+from torch import Generator, Tensor
+
+from kernelcg.kernels.base import Kernel
+from kernelcg.kernels.stationary import per_feature
+
+
+class Constant(Kernel):
+    """k(x, y) = σ²: a common unknown level, or the factor of a product."""
+
+    variance: Tensor
+
+    @property
+    def is_stationary(self) -> bool:
+        return True
+
+    def covariance(self, X: Tensor, Y: Tensor) -> Tensor:
+        return self.variance * X.new_ones(len(X), len(Y))
+
+    def diagonal(self, X: Tensor) -> Tensor:
+        return self.variance.to(X).expand(len(X))
+
+    def sample_frequencies(self, d: int, count: int, generator: Generator) -> Tensor:
+        return torch.zeros(count, d, dtype=torch.float64)
+
+
+class Linear(Kernel):
+    """k(x, y) = Σ_r σ_r² x_r y_r: linear regression, with one variance for all features or one each."""
+
+    variance: Tensor
+
+    def covariance(self, X: Tensor, Y: Tensor) -> Tensor:
+        per_feature(self.variance, X, "variance")
+        return (self.variance * X) @ Y.T
+
+    def diagonal(self, X: Tensor) -> Tensor:
+        return (self.variance.to(X) * X.square()).sum(1)
+
+
+class Sum(Kernel):
+    """k₁(x, y) + k₂(x, y)."""
+
+    left: Kernel
+    right: Kernel
+
+    @property
+    def is_stationary(self) -> bool:
+        return self.left.is_stationary and self.right.is_stationary
+
+    def covariance(self, X: Tensor, Y: Tensor) -> Tensor:
+        return self.left.covariance(X, Y) + self.right.covariance(X, Y)
+
+    def diagonal(self, X: Tensor) -> Tensor:
+        return self.left.diagonal(X) + self.right.diagonal(X)
+
+    def sample_frequencies(self, d: int, count: int, generator: Generator) -> Tensor:
+        """Draw from either part in proportion to its variance."""
+        first, second = (part.sample_frequencies(d, count, generator) for part in (self.left, self.right))
+        origin = torch.zeros(1, d, dtype=torch.float64)
+        share = self.left.diagonal(origin) / self.diagonal(origin)
+        from_left = torch.rand(count, 1, generator=generator, dtype=torch.float64) < share
+        return torch.where(from_left, first, second)
+
+    def __repr__(self) -> str:
+        return f"{self.left!r} + {self.right!r}"
+
+
+class Product(Kernel):
+    """k₁(x, y) · k₂(x, y)."""
+
+    left: Kernel
+    right: Kernel
+
+    @property
+    def is_stationary(self) -> bool:
+        return self.left.is_stationary and self.right.is_stationary
+
+    def covariance(self, X: Tensor, Y: Tensor) -> Tensor:
+        return self.left.covariance(X, Y) * self.right.covariance(X, Y)
+
+    def diagonal(self, X: Tensor) -> Tensor:
+        return self.left.diagonal(X) * self.right.diagonal(X)
+
+    def sample_frequencies(self, d: int, count: int, generator: Generator) -> Tensor:
+        """Add independent draws: the spectrum of a product is a convolution."""
+        first, second = (part.sample_frequencies(d, count, generator) for part in (self.left, self.right))
+        return first + second
+
+    def __repr__(self) -> str:
+        parts = (f"({part!r})" if isinstance(part, Sum) else repr(part) for part in (self.left, self.right))
+        return " * ".join(parts)

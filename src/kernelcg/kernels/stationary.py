@@ -1,0 +1,143 @@
+"""Stationary kernels: functions of the distance in units of the lengthscale."""
+
+import math
+from abc import abstractmethod
+
+import torch
+from scipy.special import ive
+from torch import Generator, Tensor
+
+from kernelcg.kernels.base import Kernel
+from kernelcg.kernels.distances import distances, squared_distances
+from kernelcg.randomness import normal
+
+
+class Stationary(Kernel):
+    r"""k(x, y) = σ² profile(s) with :math:`s = \sum_r (x_r - y_r)^2 / l_r^2`; l is one number or one per feature."""
+
+    lengthscale: Tensor
+    variance: Tensor = torch.tensor(1.0, dtype=torch.float64)
+
+    @abstractmethod
+    def profile(self, s: Tensor) -> Tensor:
+        """Return the correlation at squared scaled distance s; 1 at s = 0."""
+
+    @abstractmethod
+    def precision_factors(self, count: int, generator: Generator) -> Tensor:
+        """Draw (count,) factors c with profile(s) = E exp(−½ c s): every such kernel is a mixture of RBFs."""
+
+    @property
+    def is_stationary(self) -> bool:
+        return True
+
+    def covariance(self, X: Tensor, Y: Tensor) -> Tensor:
+        per_feature(self.lengthscale, X, "lengthscale")
+        return self.variance * self.profile(squared_distances(X / self.lengthscale, Y / self.lengthscale))
+
+    def diagonal(self, X: Tensor) -> Tensor:
+        return self.variance.to(X).expand(len(X))
+
+    def sample_frequencies(self, d: int, count: int, generator: Generator) -> Tensor:
+        factors = self.precision_factors(count, generator)
+        return normal(count, d, generator, like=factors) * factors.sqrt()[:, None] / self.lengthscale
+
+
+class RBF(Stationary):
+    r"""Squared exponential, :math:`\sigma^2 e^{-s/2}`."""
+
+    def profile(self, s: Tensor) -> Tensor:
+        return torch.exp(-0.5 * s)
+
+    def precision_factors(self, count: int, generator: Generator) -> Tensor:
+        return torch.ones(count, dtype=torch.float64)
+
+
+class Matern(Stationary):
+    r"""Matérn with ν = 1/2, 3/2 or 5/2.
+
+    With :math:`q = \sqrt{2\nu s}` the three are
+
+    .. math:: \sigma^2 e^{-q}, \qquad \sigma^2 (1 + q) e^{-q}, \qquad \sigma^2 (1 + q + q^2/3) e^{-q}.
+
+    References
+    ----------
+    Rasmussen & Williams (2006), equation 4.17. Its spectral density is a Student t with 2ν degrees of freedom.
+    """
+
+    nu: float = 1.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.nu not in (0.5, 1.5, 2.5):
+            raise ValueError(f"Matern.nu must be 0.5, 1.5 or 2.5, not {self.nu!r}; for ν → ∞ use RBF")
+
+    def profile(self, s: Tensor) -> Tensor:
+        q = distances(2 * self.nu * s)
+        if self.nu == 0.5:
+            return torch.exp(-q)
+        polynomial = 1 + q if self.nu == 1.5 else 1 + q + q.square() / 3
+        return polynomial * torch.exp(-q)
+
+    def precision_factors(self, count: int, generator: Generator) -> Tensor:
+        chi_squared = normal(int(2 * self.nu), count, generator, like=self.variance).square().sum(0)
+        return 2 * self.nu / chi_squared
+
+
+class RationalQuadratic(Stationary):
+    r"""Mixture of RBFs of many lengthscales, :math:`\sigma^2 (1 + s / (2\alpha))^{-\alpha}`."""
+
+    alpha: Tensor = torch.tensor(1.0, dtype=torch.float64)
+
+    def profile(self, s: Tensor) -> Tensor:
+        return torch.exp(-self.alpha * torch.log1p(s / (2 * self.alpha)))
+
+    def precision_factors(self, count: int, generator: Generator) -> Tensor:
+        shape = self.alpha.expand(count)
+        return torch._standard_gamma(shape, generator=generator) / self.alpha
+
+
+class Periodic(Kernel):
+    r"""Periodic in every feature, :math:`\sigma^2 \exp(-2 \sum_r \sin^2(\pi (x_r - y_r) / p_r) / l_r^2)`.
+
+    Evaluated as an RBF between points on circles, since |e(x) − e(y)|² = 4 sin²(π (x − y) / p) for
+    e(x) = (cos 2πx/p, sin 2πx/p).
+
+    References
+    ----------
+    MacKay (1998), Introduction to Gaussian processes, equation 47.
+    """
+
+    lengthscale: Tensor
+    period: Tensor
+    variance: Tensor = torch.tensor(1.0, dtype=torch.float64)
+
+    @property
+    def is_stationary(self) -> bool:
+        return True
+
+    def covariance(self, X: Tensor, Y: Tensor) -> Tensor:
+        per_feature(self.lengthscale, X, "lengthscale")
+        per_feature(self.period, X, "period")
+        return self.variance * torch.exp(-0.5 * squared_distances(self._circles(X), self._circles(Y)))
+
+    def diagonal(self, X: Tensor) -> Tensor:
+        return self.variance.to(X).expand(len(X))
+
+    def sample_frequencies(self, d: int, count: int, generator: Generator) -> Tensor:
+        """Draw harmonics j of each feature with probability I_j(1/l²) exp(−1/l²), its Fourier coefficient."""
+        columns = []
+        for inverse_square in self.lengthscale.detach().pow(-2).expand(d).tolist():
+            highest = 10 + int(12 * math.sqrt(inverse_square) + 2 * math.log1p(inverse_square))
+            weights = torch.from_numpy(ive(range(-highest, highest + 1), inverse_square))
+            columns.append(torch.multinomial(weights, count, replacement=True, generator=generator) - highest)
+        return torch.stack(columns, 1) * (2 * math.pi / self.period)
+
+    def _circles(self, X: Tensor) -> Tensor:
+        angle = 2 * math.pi * X / self.period
+        return torch.cat([angle.cos() / self.lengthscale, angle.sin() / self.lengthscale], dim=1)
+
+
+def per_feature(parameter: Tensor, X: Tensor, name: str) -> None:
+    """Raise unless ``parameter`` is one number or has one entry for each column of X."""
+    if parameter.ndim == 1 and len(parameter) not in (1, X.shape[1]):
+        raise ValueError(f"{name} has {len(parameter)} entries but X has {X.shape[1]} features")

@@ -1,0 +1,19 @@
+"""Operators: A = S K S + D, and what solvers ask of a matrix and of a preconditioner."""
+
+from kernelcg.operators.base import ConstantInvertible, DenseMatrix, Identity, Invertible, LinearOperator
+from kernelcg.operators.counting import Counting, Tally
+from kernelcg.operators.kernel_plus_diagonal import KernelPlusDiagonal
+from kernelcg.operators.scipy_bridge import as_operator, to_scipy
+
+__all__ = [
+    "ConstantInvertible",
+    "Counting",
+    "DenseMatrix",
+    "Identity",
+    "Invertible",
+    "KernelPlusDiagonal",
+    "LinearOperator",
+    "Tally",
+    "as_operator",
+    "to_scipy",
+]

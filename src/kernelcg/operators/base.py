@@ -1,0 +1,120 @@
+"""What a solver may ask of a matrix and of a preconditioner."""
+
+from abc import ABC, abstractmethod
+from typing import Protocol, Self, runtime_checkable
+
+import torch
+from torch import Generator, Tensor
+
+from kernelcg.arguments import matrix
+from kernelcg.randomness import normal
+
+
+class LinearOperator(ABC):
+    """A symmetric positive definite n × n matrix known only through its products."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return n."""
+
+    @abstractmethod
+    def __matmul__(self, V: Tensor) -> Tensor:
+        """Return A V, with the dtype of V, for V of shape (n, k)."""
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Return where the products run."""
+
+    @property
+    @abstractmethod
+    def precision(self) -> torch.dtype:
+        """Return the floating-point type in which products are computed."""
+
+    @abstractmethod
+    def with_precision(self, precision: torch.dtype) -> Self:
+        """Return the same matrix with products in another precision; `TypeError` where that is impossible."""
+
+    def dense(self) -> Tensor:
+        """Return the matrix itself in float64, the caller's to overwrite: one product with I and n² numbers."""
+        return self @ torch.eye(len(self), dtype=torch.float64, device=self.device)
+
+    def memory_budget(self) -> int | None:
+        """Return the bytes that work with this matrix may allocate, if somebody set a limit."""
+        return None
+
+
+class DenseMatrix(LinearOperator):
+    """A symmetric matrix that is stored anyway."""
+
+    def __init__(self, M: Tensor):
+        self.M = matrix(M, "A", finite=False)
+        if self.M.shape[0] != self.M.shape[1]:
+            raise ValueError(f"A must be square, not of shape {tuple(self.M.shape)}")
+
+    def __len__(self) -> int:
+        return len(self.M)
+
+    def __matmul__(self, V: Tensor) -> Tensor:
+        return (self.M @ V.to(self.M.dtype)).to(V.dtype)
+
+    @property
+    def device(self) -> torch.device:
+        return self.M.device
+
+    @property
+    def precision(self) -> torch.dtype:
+        return self.M.dtype
+
+    def with_precision(self, precision: torch.dtype) -> Self:
+        return type(self)(self.M.to(precision))
+
+    def dense(self) -> Tensor:
+        return self.M.to(torch.float64, copy=True)
+
+
+@runtime_checkable
+class Invertible(Protocol):
+    """A built preconditioner: a positive definite P that stands in for A and is cheap to invert."""
+
+    is_constant: bool
+    """False if `solve` is not the same linear map every time (inner iterations): flexible PCG is needed."""
+
+    def solve(self, R: Tensor) -> Tensor:
+        """Return P⁻¹ R."""
+        ...
+
+
+@runtime_checkable
+class ConstantInvertible(Invertible, Protocol):
+    """A preconditioner whose determinant and square root are at hand too."""
+
+    def log_determinant(self) -> Tensor:
+        """Return log|P|."""
+        ...
+
+    def sample(self, generator: Generator, k: int) -> Tensor:
+        """Return (n, k) independent draws from N(0, P)."""
+        ...
+
+
+class Identity:
+    """No preconditioning: P = I for n rows beside ``like``."""
+
+    is_constant = True
+
+    def __init__(self, n: int, like: Tensor | None = None):
+        self.n = n
+        self.like = torch.zeros((), dtype=torch.float64) if like is None else like
+
+    def solve(self, R: Tensor) -> Tensor:
+        return R
+
+    def dense(self) -> Tensor:
+        return torch.eye(self.n).to(self.like)
+
+    def log_determinant(self) -> Tensor:
+        return self.like.new_zeros(())
+
+    def sample(self, generator: Generator, k: int) -> Tensor:
+        return normal(self.n, k, generator, like=self.like)

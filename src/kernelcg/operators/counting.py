@@ -1,0 +1,50 @@
+"""Count what a solver does."""
+
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from kernelcg.operators.base import LinearOperator
+
+
+@dataclass
+class Tally:
+    """Passes over the matrix, and columns multiplied in them."""
+
+    products: int = 0
+    columns: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Counting(LinearOperator):
+    """Pass every product on to ``operator`` and count it; copies in other precisions share the tally."""
+
+    operator: LinearOperator
+    tally: Tally = field(default_factory=Tally)
+
+    def __len__(self) -> int:
+        return len(self.operator)
+
+    def __matmul__(self, V: Tensor) -> Tensor:
+        self.tally.products += 1
+        self.tally.columns += V.shape[1]
+        return self.operator @ V
+
+    @property
+    def device(self) -> torch.device:
+        return self.operator.device
+
+    @property
+    def precision(self) -> torch.dtype:
+        return self.operator.precision
+
+    def with_precision(self, precision: torch.dtype) -> Self:
+        return replace(self, operator=self.operator.with_precision(precision))
+
+    def dense(self) -> Tensor:
+        return self.operator.dense()
+
+    def memory_budget(self) -> int | None:
+        return self.operator.memory_budget()

@@ -1,0 +1,160 @@
+"""Functions of A times vectors, and draws from N(0, A)."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from kernelcg.arguments import matrix
+from kernelcg.backends.base import available_memory, require_memory
+from kernelcg.operators import ConstantInvertible, Counting, Identity, Invertible, LinearOperator, as_operator
+from kernelcg.solvers.lanczos import BlockLanczos
+from kernelcg.solvers.report import SolveReport, Status
+
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"sqrt": torch.sqrt, "inverse_sqrt": torch.rsqrt, "log": torch.log}
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionReport:
+    """f(A) V, an estimate of the error of each column (2-norm), and how it was reached.
+
+    ``status`` is CONVERGED only if every estimate is below ``rtol`` times the norm of its column.
+    ``solves`` holds the reports of the shifted systems if there were any.
+    """
+
+    value: Tensor
+    error_estimates: Tensor
+    status: Status
+    iterations: int
+    products: int
+    columns: int
+    seconds: float
+    solves: tuple[SolveReport, ...] = ()
+
+    @property
+    def relative_errors(self) -> Tensor:
+        """Return the error estimate of each column relative to its norm."""
+        norms = torch.linalg.vector_norm(self.value, dim=0)
+        return torch.where(self.error_estimates == 0, 0.0, self.error_estimates / norms)
+
+
+def apply_function(A: Any, V: Any, function: str, *, rtol: float = 1e-6, max_iterations: int = 500) -> FunctionReport:
+    """Return f(A) V for f = "sqrt", "inverse_sqrt" or "log" by block Lanczos.
+
+    Costs one product with A and O(n k² m) for the m-th of m steps, and O(n k m) memory. The error estimate
+    extrapolates the change between successive approximations geometrically. Where A is too ill-conditioned
+    for that, see `apply_function_rational`, which can be preconditioned.
+
+    References
+    ----------
+    Frommer, Lund & Szyld (2017), Block Krylov subspace methods for functions of matrices.
+    """
+    operator = as_operator(A)
+    block = matrix(V, "V", finite=False).double()
+    return _krylov(operator, block, Identity(len(operator), block), _named(function), rtol, max_iterations)
+
+
+def sample(
+    A: Any,
+    count: int,
+    generator: Generator,
+    *,
+    preconditioner: ConstantInvertible | None = None,
+    rtol: float = 1e-6,
+    max_iterations: int = 500,
+) -> FunctionReport:
+    r"""Return ``count`` draws from N(0, A).
+
+    With :math:`P = L L^\top` and :math:`w = L z \sim N(0, P)` a draw is :math:`L M^{1/2} z`,
+    :math:`M = L^{-1} A L^{-\top}`, computed as :math:`(A P^{-1})^{1/2} w` without ever forming L. This is not
+    :math:`A^{1/2} z`, but it has the same distribution, and needs few steps when P is close to A.
+
+    References
+    ----------
+    Chow & Saad (2014), Preconditioned Krylov subspace methods for sampling multivariate Gaussian distributions.
+    """
+    operator = as_operator(A)
+    like = torch.zeros((), dtype=torch.float64, device=operator.device)
+    P = Identity(len(operator), like) if preconditioner is None else preconditioner
+    return _krylov(operator, P.sample(generator, count).double(), P, torch.sqrt, rtol, max_iterations)
+
+
+def _krylov(
+    A: LinearOperator,
+    W: Tensor,
+    P: Invertible,
+    function: Callable[[Tensor], Tensor],
+    rtol: float,
+    max_iterations: int,
+) -> FunctionReport:
+    """Return f(A P⁻¹) W, checking the change of the approximation at growing intervals."""
+    began, counted = time.perf_counter(), Counting(A)
+    if not bool(W.isfinite().all()):
+        return _ended(W.new_full(W.shape, torch.nan), Status.NOT_FINITE, 0, counted, began)
+    krylov = BlockLanczos(counted, W, P)
+    error = Extrapolation()
+    steps, next_check, status = 0, 1, Status.MAX_ITERATIONS
+    coefficients = krylov.S
+    budget = A.memory_budget() or available_memory()
+    while steps < max_iterations and not krylov.exhausted and status is Status.MAX_ITERATIONS:
+        require_memory(4 * 8 * krylov.Q.numel(), budget, f"the Krylov basis of {krylov.Q.shape[1]} columns")
+        krylov.step()
+        steps += 1
+        if steps < next_check and not krylov.exhausted:
+            continue
+        next_check = steps + 1 + steps // 8
+        values, vectors = torch.linalg.eigh(krylov.T)
+        if not bool(values[0] > 0):
+            return _ended(W.new_full(W.shape, torch.nan), Status.INDEFINITE_OPERATOR, steps, counted, began)
+        coefficients = krylov.coefficients(function(values), vectors)
+        error.update(coefficients, condition=float(values[-1] / values[0]), exact=krylov.exhausted)
+        if bool((error.estimate <= rtol * torch.linalg.vector_norm(coefficients, dim=0)).all()):
+            status = Status.CONVERGED
+    value = krylov.Q[:, : len(coefficients)] @ coefficients
+    if krylov.exhausted:
+        status = Status.CONVERGED
+    return _ended(value, status, steps, counted, began, error.estimate)
+
+
+class Extrapolation:
+    """Estimates the error of a converging sequence of coefficient blocks from its last two changes.
+
+    If changes shrink by a factor ρ, what is still missing is about ρ / (1 − ρ) times the last change. As long as
+    there is no trend, the change itself counts tenfold.
+    """
+
+    def __init__(self) -> None:
+        self.coefficients: Tensor | None = None
+        self.change: Tensor | None = None
+        self.estimate = torch.tensor(torch.inf, dtype=torch.float64)
+
+    def update(self, coefficients: Tensor, *, condition: float, exact: bool) -> None:
+        """Take the next approximation; ``exact`` if the Krylov space is invariant and only rounding is left."""
+        if self.coefficients is not None:
+            change_of = coefficients.clone()
+            change_of[: len(self.coefficients)] -= self.coefficients
+            change = torch.linalg.vector_norm(change_of, dim=0)
+            if self.change is not None:
+                rate = (change / self.change.clamp_min(1e-300)).clamp(0.5, 10 / 11)
+                self.estimate = change * rate / (1 - rate)
+            self.change = change
+        rounding = 1e-14 * condition**0.5 * torch.linalg.vector_norm(coefficients, dim=0)
+        self.estimate = rounding if exact else torch.maximum(self.estimate.to(rounding), rounding)
+        self.coefficients = coefficients
+
+
+def _named(function: str) -> Callable[[Tensor], Tensor]:
+    if function not in FUNCTIONS:
+        raise ValueError(f"function must be one of {', '.join(FUNCTIONS)}, not {function!r}")
+    return FUNCTIONS[function]
+
+
+def _ended(
+    value: Tensor, status: Status, steps: int, counted: Counting, began: float, estimate: Tensor | None = None
+) -> FunctionReport:
+    error = value.new_full((value.shape[1],), torch.inf) if estimate is None else estimate.expand(value.shape[1])
+    tally = counted.tally
+    return FunctionReport(value, error, status, steps, tally.products, tally.columns, time.perf_counter() - began)

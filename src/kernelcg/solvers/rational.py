@@ -1,0 +1,77 @@
+"""Rational approximations: f(λ) ≈ Σ_i w_i / (λ + t_i) with positive shifts t_i."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ellipj, ellipk
+
+Array = NDArray[np.float64]
+
+MOST_NODES = 200
+
+
+@dataclass(frozen=True)
+class PartialFractions:
+    """λ ↦ constant + factor(λ) Σ_i w_i / (λ + t_i) on an interval, with its largest error there.
+
+    ``numerator`` names the factor: "one", "identity" (λ) or "shifted" (λ − centre).
+    """
+
+    shifts: Array
+    weights: Array
+    constant: float
+    numerator: str
+    centre: float
+    error: float
+
+    def __call__(self, values: Array) -> Array:
+        total = (self.weights / (values[:, None] + self.shifts)).sum(1)
+        factor = {"one": 1.0, "identity": values, "shifted": values - self.centre}[self.numerator]
+        result: Array = self.constant + factor * total
+        return result
+
+
+def partial_fractions(function: str, low: float, high: float, rtol: float) -> PartialFractions:
+    """Return partial fractions for "sqrt", "inverse_sqrt" or "log" on [low, high], accurate to rtol.
+
+    The error is relative for the roots and, since the logarithm has a zero, relative to its largest value there.
+    The number of terms grows like log(high / low) · log(1 / rtol); the error is measured on a fine grid.
+    """
+    grid = np.geomspace(low, high, 1000)
+    exact = np.log(grid) if function == "log" else np.sqrt(grid) if function == "sqrt" else 1 / np.sqrt(grid)
+    scale = np.full_like(grid, np.abs(exact).max()) if function == "log" else np.abs(exact)
+    nodes = 4
+    while True:
+        candidate = _logarithm(low, high, nodes) if function == "log" else _root(function, low, high, nodes)
+        error = float((np.abs(candidate(grid) - exact) / scale).max())
+        if error <= rtol or nodes >= MOST_NODES:
+            absolute = float(np.abs(candidate(grid) - exact).max())
+            return replace(candidate, error=absolute)
+        nodes += max(1, nodes // 4)
+
+
+def _root(function: str, low: float, high: float, nodes: int) -> PartialFractions:
+    """λ^-½ by the trapezium rule in the elliptic coordinate of Hale, Higham & Trefethen (2008), method 3."""
+    modulus = 1 - low / high
+    quarter = ellipk(modulus)
+    sn, cn, dn, _ = ellipj((np.arange(nodes) + 0.5) * quarter / nodes, modulus)
+    shifts = low * (sn / cn) ** 2
+    weights = 2 * quarter * math.sqrt(low) / (math.pi * nodes) * dn / cn**2
+    return PartialFractions(shifts, weights, 0.0, "identity" if function == "sqrt" else "one", 0.0, math.nan)
+
+
+def _logarithm(low: float, high: float, nodes: int) -> PartialFractions:
+    r"""Integrate :math:`\log(\lambda/c) = \int_0^\infty \frac{\lambda - c}{(1 + s)(\lambda + c s)} ds`, s = eᵘ.
+
+    The trapezium rule in u converges geometrically: the integrand is analytic for |Im u| < π and decays like
+    e^{-|u|}. Step and range balance both errors.
+    """
+    centre = math.sqrt(low * high)
+    half_range = math.log(high / low) / 2
+    # error of the step exp(−2π²/h), of the range exp(−(u_max − half_range)); nodes · h = 2 u_max
+    step = (half_range + math.sqrt(half_range**2 + 4 * math.pi**2 * nodes)) / nodes
+    u = (np.arange(nodes) - (nodes - 1) / 2) * step
+    weights = step / (1 + np.exp(-u))
+    return PartialFractions(centre * np.exp(u), weights, math.log(centre), "shifted", centre, math.nan)

@@ -1,0 +1,109 @@
+"""Estimates of condition numbers from what a Krylov method computes anyway."""
+
+import math
+
+import numpy as np
+import torch
+from scipy.linalg import eigvalsh_tridiagonal
+from torch import Tensor
+
+BLOCKS_KEPT = 30
+"""Steps of a block iteration kept at either end for the Ritz values: more cost more than they tell."""
+
+Block = tuple[Tensor, Tensor, Tensor, Tensor | None]
+"""S, C, G and H of one block step."""
+
+
+class Spectrum:
+    """Collects Rayleigh quotients of A and the recurrence of P⁻¹A.
+
+    All numbers collected lie inside the respective spectrum (up to rounding), so the condition numbers are
+    estimates from below, sharp once the iteration has converged.
+    """
+
+    def __init__(self) -> None:
+        self.enabled = True
+        self.low, self.high = math.inf, 0.0
+        self.steps: list[tuple[Tensor, Tensor]] = []
+        self.blocks: list[Block] = []
+
+    def add_rayleigh_quotients(self, values: Tensor) -> None:
+        """Take note of values dᵀAd / dᵀd."""
+        if values.numel():
+            self.low = min(self.low, float(values.min()))
+            self.high = max(self.high, float(values.max()))
+
+    def add_step(self, alpha: Tensor, beta: Tensor) -> None:
+        """Take note of the step lengths and conjugation factors of one PCG iteration."""
+        self.steps.append((alpha, beta))
+
+    def add_block(
+        self, Z: Tensor, R: Tensor, D: Tensor, G: Tensor, previous: tuple[Tensor, ...] | None, H: Tensor | None
+    ) -> None:
+        """Take note of one block step: S = ZᵀR, Z = D C + D₋ H, G = DᵀAD; H is None after a restart."""
+        C = D.T @ (Z if previous is None or H is None else Z - previous[0] @ H)
+        self.blocks.append((Z.T @ R, C, G, H))
+        if len(self.blocks) > 2 * BLOCKS_KEPT:
+            del self.blocks[BLOCKS_KEPT]
+            S, C, G, _ = self.blocks[BLOCKS_KEPT]
+            self.blocks[BLOCKS_KEPT] = (S, C, G, None)
+
+    def condition_numbers(self, unpreconditioned: bool) -> tuple[float, float]:
+        """Return lower estimates of κ(A) and κ(P⁻¹A), NaN where nothing is known."""
+        if not self.enabled:
+            return math.nan, math.nan
+        operator = self.high / self.low if 0 < self.low <= self.high else math.nan
+        values = self._step_values() if self.steps else self._block_values()
+        values = values[values > 0]
+        preconditioned = float(values.max() / values.min()) if len(values) else math.nan
+        return preconditioned if unpreconditioned and len(values) else operator, preconditioned
+
+    def _step_values(self) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+        """Return the eigenvalues of the Lanczos matrix of the column that ran longest.
+
+        T_jj = 1/α_j + β_{j−1}/α_{j−1} and T_{j,j+1} = √β_j / α_j (Saad 2003, equation 6.82).
+        """
+        alphas, betas = (torch.stack(column).cpu().numpy() for column in zip(*self.steps, strict=True))
+        column = int((alphas > 0).sum(0).argmax())
+        used = alphas[:, column] > 0
+        alpha, beta = alphas[used, column], betas[used, column]
+        if not len(alpha):
+            return np.zeros(0)
+        main = 1 / alpha
+        main[1:] += beta[:-1] / alpha[:-1]
+        off = np.sqrt(beta[:-1].clip(0)) / alpha[:-1]
+        return eigvalsh_tridiagonal(main, off) if len(main) > 1 else main
+
+    def _block_values(self) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+        """Return the eigenvalues of P⁻¹A on the span of the preconditioned residuals Z.
+
+        Block residuals are P⁻¹-orthogonal and block directions A-orthogonal, so with S = ZᵀR the pencil is
+        block tridiagonal: ZᵀAZ = CᵀGC + H₋ᵀG₋H₋ on the diagonal, C₋ᵀG₋H beside it, and S.
+        """
+        if not self.blocks:
+            return np.zeros(0)
+        sizes = [len(S) for S, _, _, _ in self.blocks]
+        ends = np.cumsum([0, *sizes])
+        T = np.zeros((ends[-1], ends[-1]))
+        before: Block | None = None
+        for j, (S, C, G, H) in enumerate(self.blocks):
+            here = slice(ends[j], ends[j + 1])
+            W = _inverse_square_root(S)
+            T[here, here] = (W.T @ C.T @ G @ C @ W).cpu().numpy()
+            if before is not None and H is not None:
+                S_before, C_before, G_before, _ = before
+                there = slice(ends[j - 1], ends[j])
+                T[here, here] += (W.T @ H.T @ G_before @ H @ W).cpu().numpy()
+                T[there, here] = (_inverse_square_root(S_before).T @ C_before.T @ G_before @ H @ W).cpu().numpy()
+                T[here, there] = T[there, here].T
+            before = (S, C, G, H)
+        values = np.linalg.eigvalsh(T)
+        return values[values > 1e-14 * values.max()]
+
+
+def _inverse_square_root(S: Tensor) -> Tensor:
+    """Return W with WᵀSW = I on the range of S and zero elsewhere."""
+    scale = S.diagonal().clamp_min(torch.finfo(S.dtype).tiny).rsqrt()
+    values, vectors = torch.linalg.eigh(scale[:, None] * (S + S.T) / 2 * scale)
+    kept = values > 1e-10 * values[-1]
+    return scale[:, None] * (vectors * torch.where(kept, values.clamp_min(1e-300).rsqrt(), 0.0))

@@ -1,0 +1,137 @@
+"""The contract of all backends: products and blocks of entries against the reference."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import TOLERANCE, array, kernel_matrix, product_error
+from strategies import DTYPES, KERNELS, columns, normal, points
+
+from kernelcg.kernels import RBF, Matern
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@settings(max_examples=6)
+@given(data=st.data(), n=st.integers(1, 60), m=st.integers(1, 60), d=st.integers(1, 12), k=st.integers(1, 20))
+def test_products_of_every_kernel(backend_for, precision, name, data, n, m, d, k):
+    kernel, X, Y = KERNELS[name](d), data.draw(points(n, d)), data.draw(points(m, d))
+    backend = backend_for(kernel, X, DTYPES[precision])
+    V, W = data.draw(columns(m, k)), data.draw(columns(n, k))
+    rectangular = backend.matmul(kernel, X, Y, V, precision=DTYPES[precision])
+    symmetric = backend.matmul(kernel, X, X, W, precision=DTYPES[precision])
+    assert rectangular.shape == (n, k)
+    assert product_error(rectangular, kernel_matrix(kernel, X, Y), V) < TOLERANCE[precision]
+    assert product_error(symmetric, kernel_matrix(kernel, X, X), W) < TOLERANCE[precision]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@settings(max_examples=4)
+@given(data=st.data(), n=st.integers(1, 60), m=st.integers(1, 60), d=st.integers(1, 12))
+def test_blocks_of_every_kernel(backend_for, precision, name, data, n, m, d):
+    kernel, X, Y = KERNELS[name](d), data.draw(points(n, d)), data.draw(points(m, d))
+    backend = backend_for(kernel, X, DTYPES[precision])
+    for other in (X, Y):
+        block, truth = backend.block(kernel, X, other, precision=DTYPES[precision]), kernel_matrix(kernel, X, other)
+        assert block.dtype == DTYPES[precision]
+        assert block.shape == (n, len(other))
+        assert abs(array(block) - truth).max() < TOLERANCE[precision] * abs(truth).max()
+
+
+# Sizes on both sides of every boundary of the native code: rows of a register tile (4, 8), panels (8 ... 48), strips
+# (384), blocks of rows (up to 256) and the flush of row sums (8192 columns); and of a torch tile (512).
+SHAPES = [
+    (1, 1),
+    (1, 2),
+    (3, 5),
+    (4, 4),
+    (7, 9),
+    (8, 8),
+    (17, 16),
+    (47, 49),
+    (48, 48),
+    (97, 96),
+    (255, 258),
+    (385, 383),
+    (3, 8200),
+    (600, 5),
+]
+
+
+@pytest.mark.parametrize(("n", "m"), SHAPES)
+@pytest.mark.parametrize("kernel", [RBF(1.3), Matern(1.1, 0.7, nu=1.5)], ids=["rbf", "matern32"])
+def test_products_of_every_shape(backend_for, precision, kernel, n, m):
+    X, Y = normal(n, 2, 1), normal(m, 2, 2)
+    K, backend = kernel_matrix(kernel, X, Y), backend_for(kernel, X[:1], DTYPES[precision])
+    for k in (1, 2, 3, 5, 7, 20):
+        V = normal(m, k, k)
+        assert product_error(backend.matmul(kernel, X, Y, V, precision=DTYPES[precision]), K, V) < TOLERANCE[precision]
+    block = backend.block(kernel, X, Y, precision=DTYPES[precision])
+    assert abs(array(block) - K).max() < TOLERANCE[precision]
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 9, 31, 33, 48, 96, 97, 255, 257, 385, 513, 900])
+@pytest.mark.parametrize("kernel", [RBF(1.3), Matern(1.1, 0.7, nu=0.5)], ids=["rbf", "matern12"])
+def test_symmetric_products_of_every_size(backend_for, precision, kernel, n):
+    X = normal(n, 2, 1)
+    K, backend = kernel_matrix(kernel, X, X), backend_for(kernel, X, DTYPES[precision])
+    for k in (1, 2, 3, 5, 7, 20):
+        V = normal(n, k, k)
+        assert product_error(backend.matmul(kernel, X, X, V, precision=DTYPES[precision]), K, V) < TOLERANCE[precision]
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 5, 8, 17, 33, 60])
+@pytest.mark.parametrize("name", ["rbf ard", "matern12", "matern32 ard", "matern52", "periodic", "linear"])
+def test_products_with_every_number_of_features(backend_for, precision, name, d):
+    kernel, X, Y = KERNELS[name](d), normal(61, d, 1), normal(50, d, 2)
+    backend = backend_for(kernel, X, DTYPES[precision])
+    for other, V in ((X, normal(61, 3, 3)), (Y, normal(50, 3, 3))):
+        result = backend.matmul(kernel, X, other, V, precision=DTYPES[precision])
+        assert product_error(result, kernel_matrix(kernel, X, other), V) < TOLERANCE[precision]
+
+
+@pytest.mark.parametrize("name", ["rbf", "multiple of a sum", "linear"])
+@pytest.mark.parametrize("X_dtype", DTYPES)
+@pytest.mark.parametrize("V_dtype", DTYPES)
+def test_the_result_has_the_dtype_of_the_columns(backend_for, name, X_dtype, V_dtype):
+    kernel, X = KERNELS[name](3), normal(20, 3).to(DTYPES[X_dtype])
+    V = normal(20, 4).to(DTYPES[V_dtype])
+    backend = backend_for(kernel, X)
+    for asked in (None, "float32", "float64"):
+        result = backend.matmul(kernel, X, X, V, precision=DTYPES.get(asked))
+        assert result.dtype == V.dtype
+        computed_in = asked or X_dtype
+        worst = "float32" if "float32" in (computed_in, V_dtype) else "float64"
+        assert product_error(result, kernel_matrix(kernel, X, X), V) < TOLERANCE[worst]
+        assert backend.block(kernel, X, X, precision=DTYPES.get(asked)).dtype == DTYPES[computed_in]
+
+
+@pytest.mark.parametrize("name", ["rbf", "matern12 ard", "multiple of a sum", "product"])
+def test_the_same_call_gives_the_same_bits(backend_for, precision, name):
+    kernel, X, V = KERNELS[name](3), normal(700, 3, 1), normal(700, 5, 2)
+    backend = backend_for(kernel, X, DTYPES[precision])
+    calls = [
+        lambda: backend.matmul(kernel, X, X, V, precision=DTYPES[precision]),
+        lambda: backend.matmul(kernel, X, X[:300], V[:300], precision=DTYPES[precision]),
+        lambda: backend.gradient(kernel, X, X, V, V.flip(0), precision=DTYPES[precision]),
+        lambda: backend.block(kernel, X, X[:90], precision=DTYPES[precision]),
+    ]
+    for call in calls:
+        assert torch.equal(call(), call())
+
+
+def test_no_columns_and_no_rows_give_empty_results(backend_for):
+    kernel, X = RBF(1.0), normal(6, 2)
+    backend = backend_for(kernel, X)
+    assert backend.matmul(kernel, X, X, X.new_zeros(6, 0)).shape == (6, 0)
+    assert backend.matmul(kernel, X, X[:0], X.new_zeros(0, 3)).tolist() == [[0.0] * 3] * 6
+    assert backend.matmul(kernel, X[:0], X, X.new_zeros(6, 3)).shape == (0, 3)
+    assert backend.block(kernel, X, X[:0]).shape == (6, 0)
+
+
+def test_a_column_that_is_not_finite_stays_alone_and_is_not_hidden(backend_for, precision):
+    kernel, X, V = RBF(1.0), normal(50, 2, 1), normal(50, 3, 2)
+    K, backend = kernel_matrix(kernel, X, X), backend_for(kernel, X, DTYPES[precision])
+    V[7, 1] = float("nan")
+    result = backend.matmul(kernel, X, X, V, precision=DTYPES[precision])
+    assert result[:, 1].isnan().all()
+    assert product_error(result[:, ::2], K, V[:, ::2]) < TOLERANCE[precision]
