@@ -7,7 +7,7 @@ export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .PHONY: demo test lint check bench format clean
 
-demo: $(INSTALLED)  ## restore a photograph from a sixth of its pixels, compare solvers, write demo.png
+demo: $(INSTALLED)  ## restore a photograph from a seventh of its pixels, compare solvers, write demo.png
 	$(BIN)/python examples/demo.py
 
 test: $(INSTALLED)  ## run all tests, in parallel, one thread each

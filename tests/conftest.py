@@ -1,20 +1,16 @@
 """Fixtures shared by all tests."""
 
+import os
+
 import pytest
-from hypothesis import HealthCheck, settings
-from strategies import DTYPES
+from hypothesis import HealthCheck, Phase, settings
+from strategies import BACKENDS, DTYPES, NATIVE
 
 from kernelcg import backends
 
 settings.register_profile("kernelcg", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("kernelcg")
-
-NATIVE = {
-    "native baseline": {"level": "baseline", "threads": 1},
-    "native avx2": {"level": "avx2", "threads": 1},
-    "native avx512": {"level": "avx512", "threads": 1},
-    "native 2 threads": {"threads": 2},
-}
+settings.register_profile("quick", settings.get_profile("kernelcg"), phases=[Phase.explicit, Phase.generate])
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "kernelcg"))
 
 
 def native_or_skip(memory=None, **options):
@@ -28,37 +24,25 @@ def native_or_skip(memory=None, **options):
     return backends.Native(memory, **options)
 
 
-@pytest.fixture(scope="session", params=["tiles", "dense", *NATIVE])
+@pytest.fixture(scope="session", params=BACKENDS)
 def backend_for(request):
-    """Return a function (kernel, X, precision, memory) → backend; each backend of this machine in turn."""
-    name = request.param
-    if name in NATIVE:
-        native_or_skip(**NATIVE[name])
+    """Return a function (kernel, X, precision) → backend; each backend of this machine in turn."""
 
-    def make(kernel, X, precision=None, memory=None):
-        if name in NATIVE:
-            return backends.Native(memory, **NATIVE[name])
-        base = backends.Tiles(memory)
-        return base if name == "tiles" else backends.store(kernel, X, base, precision=precision)
+    def make(kernel, X, precision=None):
+        if request.param in NATIVE:
+            return native_or_skip(**NATIVE[request.param])
+        tiles = backends.Tiles()
+        return tiles if request.param == "tiles" else backends.store(kernel, X, tiles, precision=precision)
 
     return make
 
 
-@pytest.fixture(scope="session", params=["tiles", *NATIVE])
+@pytest.fixture(scope="session", params=[name for name in BACKENDS if name != "dense"])
 def backend_within(request):
     """Return a function memory → backend, for the backends that store nothing."""
-    name = request.param
-    if name in NATIVE:
-        native_or_skip(**NATIVE[name])
-        return lambda memory=None: backends.Native(memory, **NATIVE[name])
+    if request.param in NATIVE:
+        return lambda memory=None: native_or_skip(memory, **NATIVE[request.param])
     return backends.Tiles
-
-
-@pytest.fixture
-def native():
-    """Return the class Native, or skip."""
-    native_or_skip()
-    return backends.Native
 
 
 @pytest.fixture(scope="session", params=DTYPES)

@@ -19,7 +19,7 @@ def kernel_matrix(kernel, X, Y, log_parameters=None):
 
 
 def kernel_derivatives(kernel, X, Y):
-    """Return ∂K/∂θ_p for every log hyperparameter, (p, n, m), exact to rounding by the complex step Im K(θ + ih) / h."""
+    """Return ∂K/∂θ_p for every log hyperparameter, (p, n, m), to rounding, by the complex step Im K(θ + ih) / h."""
     theta, h = log_parameters(kernel), 1e-30
     steps = theta + 1j * h * np.eye(len(theta))
     return np.array([kernel_matrix(kernel, X, Y, step).imag / h for step in steps]).reshape(-1, len(X), len(Y))
@@ -48,17 +48,28 @@ def product_error(result, K, V):
     """Return |result − K V| relative to |K| |V|, in the 2-norm of each column; the worst column counts."""
     K, V = array(K), array(V)
     error = np.linalg.norm(array(result) - K @ V, axis=0)
-    return np.max(error / np.linalg.norm(np.abs(K) @ np.abs(V), axis=0), initial=0.0)
+    return _worst(error, np.linalg.norm(np.abs(K) @ np.abs(V), axis=0))
 
 
 def gradient_error(result, kernel, X, Y, left, right):
-    """Return the error of ∇_θ Σ_j left_jᵀ K right_j relative to Σ_j |left_j|ᵀ (|K| + |∂K|) |right_j|; the worst entry."""
+    """Return the worst error of ∇_θ Σ_j left_jᵀ K right_j relative to Σ_j |left_j|ᵀ (|K| + |∂K|) |right_j|."""
     left, right = array(left), array(right)
     K, derivatives = kernel_matrix(kernel, X, Y), kernel_derivatives(kernel, X, Y)
     truth = np.array([np.sum(left * (dK @ right)) for dK in derivatives])
     size = np.array([np.sum(np.abs(left) * ((np.abs(K) + np.abs(dK)) @ np.abs(right))) for dK in derivatives])
     assert array(result).shape == truth.shape
-    return np.max(np.abs(array(result) - truth) / size, initial=0.0)
+    return _worst(np.abs(array(result) - truth), size)
+
+
+def block_error(result, K):
+    """Return the largest error of an entry relative to the largest entry of K."""
+    assert array(result).shape == K.shape
+    return _worst(np.max(np.abs(array(result) - K), initial=0.0), np.max(np.abs(K), initial=0.0))
+
+
+def _worst(error, size):
+    """Return the largest error / size with 0 / 0 = 0; NaN stays NaN and so passes no test."""
+    return np.max(np.where(error == 0, 0.0, error / np.maximum(size, np.finfo(float).tiny)), initial=0.0)
 
 
 def array(value):

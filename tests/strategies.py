@@ -8,6 +8,14 @@ from kernelcg.kernels import RBF, Constant, Linear, Matern, Periodic, RationalQu
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
+NATIVE = {
+    "native baseline": {"level": "baseline", "threads": 1},
+    "native avx2": {"level": "avx2", "threads": 1},
+    "native avx512": {"level": "avx512", "threads": 1},
+    "native": {"threads": 2},
+}
+BACKENDS = ["tiles", "dense", *NATIVE]
+
 positive = st.floats(0.2, 5.0)
 seeds = st.integers(0, 2**31 - 1)
 sizes = st.integers(1, 40)
@@ -100,3 +108,16 @@ KERNELS = STATIONARY | {
     "product with linear": lambda d: Matern(1.5 * d**0.5, nu=1.5) * Linear(1.0 / d),
 }
 """The same and nonstationary ones."""
+
+FUSED = [
+    name for name in KERNELS if name.startswith(("rbf", "matern")) or name in ("multiple", "sum", "multiple of a sum")
+]
+"""Those that the native backend computes in C++ rather than in torch tiles."""
+
+CONTRACT = [
+    (backend, name)
+    for backend in BACKENDS
+    for name in KERNELS
+    if backend in ("tiles", "native") or name in (FUSED if backend in NATIVE else ("rbf", "sum", "product with linear"))
+]
+"""Which backend is tried with which kernel: only where the pair runs code of its own."""

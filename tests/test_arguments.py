@@ -66,7 +66,7 @@ def test_numbers_that_are_no_amount_of_memory(value):
 
 
 def test_a_bad_amount_of_memory_is_called_by_its_argument_and_shown():
-    with pytest.raises(ValueError, match="cache.*5 parrots"):
+    with pytest.raises(ValueError, match=r"cache.*5 parrots"):
         memory_bytes("5 parrots", "cache")
 
 

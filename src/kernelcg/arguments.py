@@ -1,11 +1,14 @@
 """Turn what a caller hands in into tensors, or say which argument is wrong and what to do about it."""
 
+import re
+
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 FLOATS = (torch.float32, torch.float64)
+AMOUNT = re.compile(r"([0-9]*\.?[0-9]+(?:e[0-9]+)?)\s*(?:([KMGT])(I)?)?B?", re.IGNORECASE)
 
 
 def tensor(value: "Tensor | ArrayLike", name: str) -> Tensor:
@@ -16,7 +19,7 @@ def tensor(value: "Tensor | ArrayLike", name: str) -> Tensor:
             raise TypeError(f"{name} must hold real numbers, not {array.dtype}; convert it to floats first")
         # torch can neither share read-only memory without a warning nor represent negative strides
         value = torch.from_numpy(np.array(array, dtype=np.float32 if array.dtype == np.float32 else np.float64))
-    if value.is_complex() or value.is_sparse:
+    if value.is_complex() or value.layout != torch.strided:
         raise TypeError(f"{name} must be a dense real tensor, not {value.dtype} ({value.layout})")
     return value if value.dtype in FLOATS else value.to(torch.float64)
 
@@ -72,16 +75,15 @@ def memory_bytes(value: "int | float | str | None", name: str = "memory") -> int
     if value is None:
         return None
     if isinstance(value, str):
-        text = value.strip().upper()
-        digits = text.rstrip("KMGTIB ")
-        unit = text[len(digits) :].strip()
-        power = {"": 0, "B": 0, "K": 1, "M": 2, "G": 3, "T": 4}.get(unit.removesuffix("B").removesuffix("I"))
-        try:
-            value = float(digits) * (1024 if "I" in unit else 1000) ** (power if power is not None else -1)
-        except ValueError:
-            power = None
-        if power is None:
-            raise ValueError(f"{name}={text!r} is not an amount of memory; write for example '4GB' or 4_000_000_000")
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 2**63:
+        parts = AMOUNT.fullmatch(value.strip().replace("_", ""))
+        if parts is None:
+            raise ValueError(f"{name}={value!r} is not an amount of memory; write for example '4GB' or 4_000_000_000")
+        number, prefix, binary = parts.groups()
+        value = float(number) * (1024 if binary else 1000) ** " KMGT".index((prefix or " ").upper())
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float | np.integer | np.floating)
+        or not 1 <= value < 2**63
+    ):
         raise ValueError(f"{name} must be a positive number of bytes, not {value!r}")
     return int(value)

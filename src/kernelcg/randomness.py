@@ -33,4 +33,6 @@ def rademacher(rows: int, count: int, generator: Generator, like: Tensor) -> Ten
 
 def choose(population: int, count: int, generator: Generator) -> Tensor:
     """Return ``count`` distinct indices drawn uniformly from ``range(population)``."""
+    if not 0 <= count <= population:
+        raise ValueError(f"cannot choose {count} of {population} without repetition")
     return torch.randperm(population, generator=generator)[:count]

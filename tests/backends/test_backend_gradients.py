@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import TOLERANCE, gradient_error
-from strategies import DTYPES, KERNELS, columns, normal, points
+from strategies import CONTRACT, DTYPES, KERNELS, columns, normal, points
 
 
 def error(backend, kernel, X, Y, left, right, precision):
@@ -15,8 +15,8 @@ def error(backend, kernel, X, Y, left, right, precision):
     return gradient_error(gradient, kernel, X, Y, left, right)
 
 
-@pytest.mark.parametrize("name", KERNELS)
-@settings(max_examples=5)
+@pytest.mark.parametrize(("backend_for", "name"), CONTRACT, indirect=["backend_for"])
+@settings(max_examples=3)
 @given(data=st.data(), n=st.integers(1, 50), m=st.integers(1, 50), d=st.integers(1, 6), k=st.integers(1, 9))
 def test_gradients_of_every_kernel(backend_for, precision, name, data, n, m, d, k):
     kernel, X, Y = KERNELS[name](d), data.draw(points(n, d)), data.draw(points(m, d))
@@ -27,41 +27,35 @@ def test_gradients_of_every_kernel(backend_for, precision, name, data, n, m, d, 
 
 
 @pytest.mark.parametrize("n", [1, 8, 33, 97, 258, 530])
-@pytest.mark.parametrize(
-    "name", ["rbf", "rbf ard", "matern12", "matern12 ard", "matern32 ard", "matern52", "matern52 ard"]
-)
-def test_gradients_of_every_size(backend_for, precision, name, n):
-    kernel, X, Y = KERNELS[name](3), normal(n, 3, 1), normal(n // 2 + 1, 3, 2)
-    backend = backend_for(kernel, X[:1], DTYPES[precision])
+@pytest.mark.parametrize("name", ["rbf", "matern12 ard", "matern32 ard", "matern52"])
+def test_gradients_of_every_size(backend_within, precision, name, n):
+    kernel, X, Y, backend = KERNELS[name](3), normal(n, 3, 1), normal(n // 2 + 1, 3, 2), backend_within()
     left, right = normal(n, 2, 3), normal(n, 2, 4)
     assert error(backend, kernel, X, X, left, right, precision) < TOLERANCE[precision]
     assert error(backend, kernel, X, Y, left, right[: len(Y)], precision) < TOLERANCE[precision]
 
 
 @pytest.mark.parametrize("d", [1, 7, 17, 60])
-@pytest.mark.parametrize("name", ["rbf ard", "matern12 ard", "matern32", "periodic"])
-def test_gradients_with_every_number_of_features(backend_for, precision, name, d):
+@pytest.mark.parametrize("name", ["rbf ard", "matern12 ard", "matern32"])
+def test_gradients_with_every_number_of_features(backend_within, precision, name, d):
     kernel, X = KERNELS[name](d), normal(40, d, 1)
-    backend = backend_for(kernel, X, DTYPES[precision])
-    assert error(backend, kernel, X, X, normal(40, 3, 2), normal(40, 3, 3), precision) < TOLERANCE[precision]
+    assert error(backend_within(), kernel, X, X, normal(40, 3, 2), normal(40, 3, 3), precision) < TOLERANCE[precision]
 
 
 @pytest.mark.parametrize("name", ["rbf ard", "matern12", "matern12 ard", "matern32 ard", "matern52 ard", "sum"])
-def test_coinciding_points_have_a_right_and_finite_gradient(backend_for, precision, name):
+def test_coinciding_points_have_a_right_and_finite_gradient(backend_within, precision, name):
     kernel, X = KERNELS[name](2), normal(15, 2, 1).repeat(3, 1)
-    backend = backend_for(kernel, X, DTYPES[precision])
-    assert error(backend, kernel, X, X, normal(45, 2, 2), normal(45, 2, 3), precision) < TOLERANCE[precision]
+    assert error(backend_within(), kernel, X, X, normal(45, 2, 2), normal(45, 2, 3), precision) < TOLERANCE[precision]
 
 
-@pytest.mark.parametrize("name", ["rbf", "rbf ard", "periodic", "product"])
+@pytest.mark.parametrize("name", ["rbf ard", "periodic"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("by_left", "by_right"), [(1e30, 1e30), (1e-30, 1e-30), (1e-30, 1e30)])
-def test_extreme_pairs_neither_overflow_nor_vanish(backend_for, precision, name, dtype, by_left, by_right):
+def test_extreme_pairs_neither_overflow_nor_vanish(backend_within, precision, name, dtype, by_left, by_right):
     """The gradient is float64: 1e±60 fits, whatever the dtype of the columns."""
     kernel, X = KERNELS[name](2), normal(30, 2, 1)
     left, right = (by_left * normal(30, 2, 2)).to(DTYPES[dtype]), (by_right * normal(30, 2, 3)).to(DTYPES[dtype])
-    backend = backend_for(kernel, X, DTYPES[precision])
-    assert error(backend, kernel, X, X, left, right, precision) < TOLERANCE[precision]
+    assert error(backend_within(), kernel, X, X, left, right, precision) < TOLERANCE[precision]
 
 
 def test_pairs_of_different_size_keep_their_weight(backend_for, precision):

@@ -145,6 +145,13 @@ def test_a_kernel_cannot_be_changed(name):
         setattr(kernel, dataclasses.fields(kernel)[0].name, torch.ones(()))
 
 
+def test_a_kernel_does_not_change_with_the_tensor_it_was_made_from():
+    lengthscale = torch.tensor([0.5, 2.0], dtype=torch.float64)
+    kernel = RBF(lengthscale)
+    lengthscale.fill_(-1.0)
+    assert kernel.lengthscale.tolist() == [0.5, 2.0]
+
+
 @given(st.data(), features)
 def test_what_is_printed_can_be_read_back(data, d):
     kernel, points_ = data.draw(kernels(d)), data.draw(points(5, d))

@@ -81,36 +81,60 @@ def available_memory() -> int:
         return 4 * 2**30
 
 
-def check_product(X: Tensor, Y: Tensor, V: Tensor, precision: torch.dtype | None, name: str = "V") -> torch.dtype:
-    """Check shapes and devices of a product K(X, Y) V and return the dtype to compute in."""
-    for value, label in ((X, "X"), (Y, "Y"), (V, name)):
+def check_inputs(X: Tensor, Y: Tensor, precision: torch.dtype | None, **columns: Tensor) -> torch.dtype:
+    """Check dimensions, dtypes and devices of what an operation is given, and return the dtype to compute in."""
+    for name, value in {"X": X, "Y": Y, **columns}.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name} must be a torch tensor, not {type(value).__name__}")
         if value.ndim != 2:
-            raise ValueError(f"{label} must have two dimensions, not shape {tuple(value.shape)}")
+            raise ValueError(f"{name} must have two dimensions, not shape {tuple(value.shape)}")
         if value.dtype not in FLOATS:
-            raise TypeError(f"{label} must be float32 or float64, not {value.dtype}")
+            raise TypeError(f"{name} must be float32 or float64, not {value.dtype}")
         if value.device != X.device:
-            raise ValueError(f"{label} is on {value.device} but X is on {X.device}; move one of them")
+            raise ValueError(f"{name} is on {value.device} but X is on {X.device}; move one of them")
     if X.shape[1] != Y.shape[1]:
         raise ValueError(f"X has {X.shape[1]} features but Y has {Y.shape[1]}; they must be equal")
-    same_rows(Y, "Y", V, name)
     if precision is not None and precision not in FLOATS:
         raise TypeError(f"precision must be torch.float32 or torch.float64, not {precision}")
     return precision or X.dtype
 
 
+def check_product(X: Tensor, Y: Tensor, V: Tensor, precision: torch.dtype | None) -> torch.dtype:
+    """Check the arguments of a product K(X, Y) V and return the dtype to compute in."""
+    dtype = check_inputs(X, Y, precision, V=V)
+    same_rows(Y, "Y", V, "V")
+    return dtype
+
+
+def check_gradient(X: Tensor, Y: Tensor, left: Tensor, right: Tensor, precision: torch.dtype | None) -> torch.dtype:
+    """Check the arguments of a gradient of Σ_j left_jᵀ K(X, Y) right_j and return the dtype to compute in."""
+    dtype = check_inputs(X, Y, precision, left=left, right=right)
+    same_rows(X, "X", left, "left")
+    same_rows(Y, "Y", right, "right")
+    if left.shape[1] != right.shape[1]:
+        raise ValueError(f"left has {left.shape[1]} columns but right has {right.shape[1]}; they must be equal")
+    return dtype
+
+
 def rounded_inputs(kernel: Kernel, X: Tensor, Y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return X and Y in ``dtype``, centred first if the kernel allows, so that rounding costs few digits."""
-    centre = X.detach().double().mean(0) if kernel.is_stationary else 0.0
+    """Return X and Y as a formula should see them to give entries that are right to ``dtype``.
+
+    For a stationary kernel they are centred, then rounded. Another kernel may lose all digits of a difference to
+    rounding far from the origin, so its inputs, and with them its entries, stay in float64.
+    """
+    centre: Tensor | float = 0.0
+    if kernel.is_stationary:
+        centre = X.detach().double().mean(0)
+    else:
+        dtype = torch.float64
     A = (X.detach().double() - centre).to(dtype)
     return A, A if Y is X else (Y.detach().double() - centre).to(dtype)
 
 
 def rounded_columns(V: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return V / s in ``dtype`` with the largest entry of each column 1, and s, so that nothing under- or overflows."""
-    V = V.detach()
-    if V.dtype == dtype or not len(V):
-        return V.to(dtype), torch.ones(V.shape[1], dtype=torch.float64, device=V.device)
-    largest = V.abs().amax(0).double()
+    V = V.detach().double()
+    largest = V.abs().amax(0) if len(V) else V.new_ones(V.shape[1])
     scale = torch.where((largest > 0) & largest.isfinite(), largest, 1.0)
     return (V / scale).to(dtype), scale
 

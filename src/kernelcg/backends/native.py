@@ -7,7 +7,15 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 
-from kernelcg.backends.base import Backend, check_product, require_memory, rounded_columns, rounded_pairs
+from kernelcg.backends.base import (
+    Backend,
+    check_gradient,
+    check_inputs,
+    check_product,
+    require_memory,
+    rounded_columns,
+    rounded_pairs,
+)
 from kernelcg.backends.tiles import Tiles
 from kernelcg.kernels import RBF, Constant, Kernel, Matern, Product, Stationary, Sum
 from kernelcg.kernels.stationary import per_feature
@@ -58,14 +66,23 @@ class Native(Backend):
         self, kernel: Kernel, X: Tensor, Y: Tensor, V: Tensor, *, precision: torch.dtype | None = None
     ) -> Tensor:
         dtype = check_product(X, Y, V, precision)
-        match kernel:
-            case Sum(left=first, right=second):
-                return self.matmul(first, X, Y, V, precision=dtype) + self.matmul(second, X, Y, V, precision=dtype)
-            case Product(left=Constant() as constant, right=part) | Product(left=part, right=Constant() as constant):
-                return constant.variance.item() * self.matmul(part, X, Y, V, precision=dtype)
-        if _fuses(kernel, X):
-            return self._fused_matmul(kernel, X, Y, V, dtype)
-        return Tiles(self.memory).matmul(kernel, X, Y, V, precision=dtype)
+        if type(kernel) is Sum:
+            parts = (self.matmul(part, X, Y, V, precision=dtype) for part in (kernel.left, kernel.right))
+            return next(parts) + next(parts)
+        if type(kernel) is Product and (found := _constant_factor(kernel)):
+            constant, part = found
+            return constant.variance.item() * self.matmul(part, X, Y, V, precision=dtype)
+        if not _fuses(kernel, X):
+            return Tiles(self.memory).matmul(kernel, X, Y, V, precision=dtype)
+        chunks = self._chunks(_native.workspace_bytes, X, Y, V.shape[1], dtype)
+        A, B = _scaled_inputs(kernel, X, Y, dtype)
+        columns, scale = rounded_columns(V, dtype)
+        result = torch.empty(len(X), V.shape[1], dtype=torch.float64)
+        for some in chunks:
+            out = torch.empty(len(X), some.stop - some.start, dtype=torch.float64)
+            _native.product(A, B, columns[:, some].contiguous(), out, _profile(kernel), self._threads(), self._level())
+            result[:, some] = out
+        return result.mul_(scale * kernel.variance.item()).to(V.dtype)
 
     def gradient(
         self,
@@ -77,67 +94,56 @@ class Native(Backend):
         *,
         precision: torch.dtype | None = None,
     ) -> Tensor:
-        check_product(Y, X, left, precision, "left")
-        dtype = check_product(X, Y, right, precision, "right")
-        match kernel:
-            case Sum(left=first, right=second):
-                parts = (self.gradient(part, X, Y, left, right, precision=dtype) for part in (first, second))
-                return torch.cat(list(parts))
-            case Product(left=Constant() as constant, right=part) if _fuses(part, X):
-                inner = constant.variance.item() * self._fused_gradient(part, X, Y, left, right, dtype)
-                return torch.cat([inner[-1:], inner])
-            case Product(left=part, right=Constant() as constant) if _fuses(part, X):
-                inner = constant.variance.item() * self._fused_gradient(part, X, Y, left, right, dtype)
-                return torch.cat([inner, inner[-1:]])
+        dtype = check_gradient(X, Y, left, right, precision)
+        if type(kernel) is Sum:
+            parts = (self.gradient(part, X, Y, left, right, precision=dtype) for part in (kernel.left, kernel.right))
+            return torch.cat(list(parts))
+        if type(kernel) is Product and (found := _constant_factor(kernel)) and _fuses(part := found[1], X):
+            constant = found[0]
+            inner = constant.variance.item() * self._fused_gradient(part, X, Y, left, right, dtype)
+            return torch.cat([inner[-1:], inner] if constant is kernel.left else [inner, inner[-1:]])
         if _fuses(kernel, X):
             return self._fused_gradient(kernel, X, Y, left, right, dtype)
         return Tiles(self.memory).gradient(kernel, X, Y, left, right, precision=dtype)
 
     def block(self, kernel: Kernel, X: Tensor, Y: Tensor, *, precision: torch.dtype | None = None) -> Tensor:
-        dtype = check_product(X, Y, Y[:, :1], precision)
+        dtype = check_inputs(X, Y, precision)
         if not _fuses(kernel, X):
             return Tiles(self.memory).block(kernel, X, Y, precision=dtype)
+        require_memory(_copies(X, Y, 0), self.budget(), f"a {len(X)} x {len(Y)} block of a kernel matrix")
         A, B = _scaled_inputs(kernel, X, Y, dtype)
         result = A.new_empty(len(X), len(Y))
         _native.block(A, A if B is None else B, result, _profile(kernel), self._threads(), self._level())
         return result.mul_(kernel.variance.item())
 
-    def _fused_matmul(self, kernel: RBF | Matern, X: Tensor, Y: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
-        A, B = _scaled_inputs(kernel, X, Y, dtype)
-        columns, scale = rounded_columns(V, dtype)
-        result = torch.empty(len(X), V.shape[1], dtype=torch.float64)
-        for some in self._chunks(_native.workspace_bytes, A, B, V.shape[1]):
-            out = torch.empty(len(X), some.stop - some.start, dtype=torch.float64)
-            _native.product(A, B, columns[:, some].contiguous(), out, _profile(kernel), self._threads(), self._level())
-            result[:, some] = out
-        return result.mul_(scale * kernel.variance.item()).to(V.dtype)
-
     def _fused_gradient(
         self, kernel: RBF | Matern, X: Tensor, Y: Tensor, left: Tensor, right: Tensor, dtype: torch.dtype
     ) -> Tensor:
         """Return the gradient in (log l, log σ²); the last entry is also Σ_j left_jᵀ K right_j itself."""
+        chunks = self._chunks(_native.gradient_workspace_bytes, X, Y, left.shape[1], dtype)
         A, B = _scaled_inputs(kernel, X, Y, dtype)
         left, right, factor = rounded_pairs(left, right, dtype)
         per_dimension = kernel.lengthscale.numel() > 1
         total = torch.zeros(1 + (X.shape[1] if per_dimension else 1), dtype=torch.float64)
-        for some in self._chunks(_native.gradient_workspace_bytes, A, B, left.shape[1]):
+        for some in chunks:
             L, R, out = left[:, some].contiguous(), right[:, some].contiguous(), torch.empty_like(total)
             _native.gradient(A, B, L, R, out, per_dimension, _profile(kernel), self._threads(), self._level())
             total += out
         return total.roll(-1) * (factor * kernel.variance.item())
 
-    def _chunks(self, workspace: Callable[..., int], A: Tensor, B: Tensor | None, k: int) -> Iterator[slice]:
-        """Yield slices of the k columns, as long as their work space fits the budget."""
-        n, m = len(A), len(A) if B is None else len(B)
-
-        def needed(columns: int) -> int:
-            return workspace(n, m, A.shape[1], columns, A.element_size(), self._threads(), B is None)
-
-        copies = (n + m) * (2 * A.shape[1] + 3 * k) * 8  # scaled inputs, rounded columns and results on the way
+    def _chunks(
+        self, workspace: Callable[..., int], X: Tensor, Y: Tensor, k: int, dtype: torch.dtype
+    ) -> Iterator[slice]:
+        """Yield slices of the k columns whose work space fits the budget; raise at once if not even one does."""
         size = max(k, 1)
-        while size > 1 and copies + needed(size) > self.budget():
+
+        def needed() -> int:
+            work = workspace(len(X), len(Y), X.shape[1], size, dtype.itemsize, self._threads(), Y is X)
+            return _copies(X, Y, k) + work
+
+        while size > 1 and needed() > self.budget():
             size = (size + 1) // 2
-        require_memory(copies + needed(size), self.budget(), f"a product with a {n} x {m} kernel matrix")
+        require_memory(needed(), self.budget(), f"work with a {len(X)} x {len(Y)} kernel matrix")
         return (slice(start, min(start + size, k)) for start in range(0, k, size))
 
     def _threads(self) -> int:
@@ -152,13 +158,26 @@ def _fuses(kernel: Kernel, X: Tensor) -> TypeGuard[RBF | Matern]:
     return type(kernel) in (RBF, Matern) and X.device.type == "cpu"
 
 
+def _constant_factor(kernel: Product) -> tuple[Constant, Kernel] | None:
+    """Return the constant and the other factor of a product, if one of them is a constant."""
+    for one, other in ((kernel.left, kernel.right), (kernel.right, kernel.left)):
+        if type(one) is Constant:
+            return one, other
+    return None
+
+
+def _copies(X: Tensor, Y: Tensor, k: int) -> int:
+    """Return the bytes of scaled inputs, rounded columns and results that are made on the way."""
+    return (len(X) + len(Y)) * (3 * X.shape[1] + 3 * k) * 8
+
+
 def _profile(kernel: RBF | Matern) -> int:
     return 0 if isinstance(kernel, RBF) else MATERN_PROFILES[kernel.nu]
 
 
 def _scaled_inputs(kernel: Stationary, X: Tensor, Y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
     """Return X and Y centred and in units of the lengthscale, then rounded; None for Y means that it is X."""
-    per_feature(kernel.lengthscale, X, "lengthscale")
+    per_feature(kernel.lengthscale, X.shape[1], "lengthscale")
     centre, lengthscale = X.detach().double().mean(0), kernel.lengthscale.detach()
 
     def scaled(Z: Tensor) -> Tensor:

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from kernelcg.backends.base import (
     Backend,
+    check_gradient,
+    check_inputs,
     check_product,
     require_memory,
     rounded_columns,
@@ -18,7 +20,7 @@ from kernelcg.backends.base import (
 from kernelcg.kernels import Kernel
 
 TEMPORARIES = 10
-"""Tiles alive at once while a composite kernel is evaluated or differentiated."""
+"""Tiles alive at once, for each kernel of a composite one, while it is evaluated and differentiated."""
 
 CACHE_TILE, DEVICE_TILE, SMALLEST_TILE = 512, 4096, 16
 """Rows of a square tile: what stays in a CPU's cache, what keeps a GPU busy, what is still worth a call."""
@@ -32,7 +34,7 @@ class Tiles(Backend):
         self, kernel: Kernel, X: Tensor, Y: Tensor, V: Tensor, *, precision: torch.dtype | None = None
     ) -> Tensor:
         dtype = check_product(X, Y, V, precision)
-        size = self._tile_size(X, Y, V.shape[1], dtype)
+        size = self._tile_size(kernel, X, Y, V.shape[1], dtype)
         symmetric = Y is X
         with torch.no_grad():
             X, Y = rounded_inputs(kernel, X, Y, dtype)
@@ -40,7 +42,7 @@ class Tiles(Backend):
             rows = columns.T.contiguous()  # (k, m): skinny products are several times faster this way round
             total = torch.zeros(V.shape[1], len(X), dtype=torch.float64, device=X.device)
             for i, j in _tiles(len(X), len(Y), size, symmetric):
-                K = kernel(X[i], Y[j])
+                K = kernel(X[i], Y[j]).to(dtype)
                 total[:, i] += rows[:, j] @ K.T
                 if symmetric and i != j:
                     total[:, j] += rows[:, i] @ K
@@ -56,44 +58,41 @@ class Tiles(Backend):
         *,
         precision: torch.dtype | None = None,
     ) -> Tensor:
-        check_product(Y, X, left, precision, "left")
-        dtype = check_product(X, Y, right, precision, "right")
-        size = self._tile_size(X, Y, 2 * left.shape[1], dtype)
+        dtype = check_gradient(X, Y, left, right, precision)
+        size = self._tile_size(kernel, X, Y, 2 * left.shape[1], dtype)
         symmetric = Y is X
-        X, Y = rounded_inputs(kernel, X, Y, dtype)
-        left, right, factor = rounded_pairs(left, right, dtype)
-        theta = kernel.log_parameters().detach().requires_grad_()
-        total = torch.zeros_like(theta)
-        for i, j in _tiles(len(X), len(Y), size, symmetric):
-            weights = left[i] @ right[j].T
-            if symmetric and i != j:
-                weights += right[i] @ left[j].T
-            with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
+            X, Y = rounded_inputs(kernel, X, Y, dtype)
+            left, right, factor = rounded_pairs(left, right, dtype)
+            theta = kernel.log_parameters().detach().clone().requires_grad_()
+            total = torch.zeros_like(theta)
+            for i, j in _tiles(len(X), len(Y), size, symmetric):
+                weights = left[i] @ right[j].T
+                if symmetric and i != j:
+                    weights += right[i] @ left[j].T
                 K = kernel.with_log_parameters(theta)(X[i], Y[j])
-            if K.requires_grad:
-                (part,) = torch.autograd.grad(K, theta, grad_outputs=weights)
-                total += part
-        return total.detach().to(X.device) * factor
+                if K.requires_grad:  # false only for a kernel without hyperparameters
+                    total += torch.autograd.grad(K, theta, grad_outputs=weights.to(K.dtype), materialize_grads=True)[0]
+            return total.detach().to(X.device) * factor
 
     def block(self, kernel: Kernel, X: Tensor, Y: Tensor, *, precision: torch.dtype | None = None) -> Tensor:
-        dtype = check_product(X, Y, Y[:, :1], precision)
-        size = self._tile_size(X, Y, 0, dtype)
+        dtype = check_inputs(X, Y, precision)
+        size = self._tile_size(kernel, X, Y, 0, dtype)
         with torch.no_grad():
             A, B = rounded_inputs(kernel, X, Y, dtype)
-            result = A.new_empty(len(A), len(B))
+            result = A.new_empty(len(A), len(B), dtype=dtype)
             for i, j in _tiles(len(A), len(B), size, symmetric=False):
                 result[i, j] = kernel(A[i], B[j])
             return result
 
-    def _tile_size(self, X: Tensor, Y: Tensor, k: int, dtype: torch.dtype) -> int:
-        copies = (len(X) + len(Y)) * (2 * X.shape[1] + 4 * k) * 8
-        left_over = self.budget() - copies
-        largest = DEVICE_TILE if X.is_cuda else CACHE_TILE
-        size = min(largest, math.isqrt(max(left_over, 0) // (TEMPORARIES * dtype.itemsize)))
-        smallest = copies + TEMPORARIES * dtype.itemsize * SMALLEST_TILE**2
+    def _tile_size(self, kernel: Kernel, X: Tensor, Y: Tensor, k: int, dtype: torch.dtype) -> int:
+        copies = (len(X) + len(Y)) * (3 * X.shape[1] + 4 * k) * 8
+        per_entry = TEMPORARIES * kernel.size() * (dtype.itemsize if kernel.is_stationary else 8)
+        size = math.isqrt(max(self.budget() - copies, 0) // per_entry)
         if size < SMALLEST_TILE:
-            require_memory(smallest, self.budget(), f"a product of {len(X)} rows with {k} columns")
-        return size
+            needed = copies + per_entry * SMALLEST_TILE**2
+            require_memory(needed, self.budget(), f"work with a {len(X)} x {len(Y)} kernel matrix")
+        return min(size, DEVICE_TILE if X.is_cuda else CACHE_TILE)
 
 
 def _tiles(n: int, m: int, size: int, symmetric: bool) -> Iterator[tuple[slice, slice]]:

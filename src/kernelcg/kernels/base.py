@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Self, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 
 import torch
 from torch import Generator, Tensor
@@ -34,14 +34,22 @@ class Kernel(ABC):
     Hyperparameters are kept in float64 on the CPU; the formula sees them with the dtype and device of X.
     """
 
+    SCALARS: ClassVar[tuple[str, ...]] = ()
+    """Hyperparameters that are one number for all features; the others may be vectors."""
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         dataclass(frozen=True, eq=False, repr=False)(cls)
 
     def __post_init__(self) -> None:
-        for name in self._tensor_names():
-            value = positive(getattr(self, name), f"{type(self).__name__}.{name}")
-            object.__setattr__(self, name, value)
+        for field in fields(self):  # type: ignore[arg-type]  # __init_subclass__ makes it a dataclass
+            value, label = getattr(self, field.name), f"{type(self).__name__}.{field.name}"
+            if str(field.type).endswith(("Tensor", "Tensor'>")):
+                object.__setattr__(self, field.name, positive(value, label))
+                if field.name in self.SCALARS and getattr(self, field.name).ndim != 0:
+                    raise ValueError(f"{label} must be one number, not {value!r}")
+            elif str(field.type).endswith(("Kernel", "Kernel'>")) and not isinstance(value, Kernel):
+                raise TypeError(f"{label} must be a kernel, not {value!r}")
 
     @abstractmethod
     def covariance(self, X: Tensor, Y: Tensor) -> Tensor:
@@ -54,6 +62,8 @@ class Kernel(ABC):
 
     def __call__(self, X: Tensor, Y: Tensor) -> Tensor:
         """Return k(x_i, y_j) as an (n, m) tensor with the dtype and device of X."""
+        if X.shape[1] != Y.shape[1]:
+            raise ValueError(f"X has {X.shape[1]} features but Y has {Y.shape[1]}; they must be equal")
         return self._beside(X).covariance(X, Y)
 
     def diagonal(self, X: Tensor) -> Tensor:
@@ -92,6 +102,10 @@ class Kernel(ABC):
                 names += [name] if value.ndim == 0 else [f"{name}[{i}]" for i in range(len(value))]
         return names
 
+    def size(self) -> int:
+        """Return how many kernels this one is made of, itself included."""
+        return 1 + sum(part.size() for _, part in self._parts() if isinstance(part, Kernel))
+
     def __add__(self, other: Kernel) -> Sum:
         from kernelcg.kernels.composite import Sum
 
@@ -100,7 +114,7 @@ class Kernel(ABC):
     def __mul__(self, other: Kernel | float) -> Product:
         from kernelcg.kernels.composite import Constant, Product
 
-        return Product(self, other if isinstance(other, Kernel) else Constant(torch.tensor(other, dtype=torch.float64)))
+        return Product(self, other if isinstance(other, Kernel) else Constant(positive(other, "Constant.variance")))
 
     __rmul__ = __mul__
 
@@ -112,10 +126,6 @@ class Kernel(ABC):
         """Return the fields that hold hyperparameters, in order."""
         values = ((field.name, getattr(self, field.name)) for field in fields(self))  # type: ignore[arg-type]
         return [(name, value) for name, value in values if isinstance(value, (Kernel, Tensor))]
-
-    @classmethod
-    def _tensor_names(cls) -> list[str]:
-        return [field.name for field in fields(cls) if str(field.type).endswith(("Tensor", "Tensor'>"))]  # type: ignore[arg-type]
 
     def _beside(self, X: Tensor) -> Self:
         """Return a copy whose hyperparameters have the dtype and device of X."""

@@ -1,5 +1,7 @@
 """Constant and linear kernels, sums and products."""
 
+from typing import ClassVar
+
 import torch
 from torch import Generator, Tensor
 
@@ -9,6 +11,8 @@ from kernelcg.kernels.stationary import per_feature
 
 class Constant(Kernel):
     """k(x, y) = σ²: a common unknown level, or the factor of a product."""
+
+    SCALARS: ClassVar[tuple[str, ...]] = ("variance",)
 
     variance: Tensor
 
@@ -32,10 +36,11 @@ class Linear(Kernel):
     variance: Tensor
 
     def covariance(self, X: Tensor, Y: Tensor) -> Tensor:
-        per_feature(self.variance, X, "variance")
+        per_feature(self.variance, X.shape[1], "variance")
         return (self.variance * X) @ Y.T
 
     def diagonal(self, X: Tensor) -> Tensor:
+        per_feature(self.variance, X.shape[1], "variance")
         return (self.variance.to(X) * X.square()).sum(1)
 
 

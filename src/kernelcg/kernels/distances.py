@@ -5,6 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+LARGEST = 1e30
+"""Squared distances end here, far beyond every correlation, so that no formula meets ∞ · 0."""
+
 
 class _SquaredDistances(torch.autograd.Function):
     """Σ_r (x_ir − y_jr)², feature by feature, forwards and backwards.
@@ -21,7 +24,7 @@ class _SquaredDistances(torch.autograd.Function):
         for x, y in zip(X.T, Y.T, strict=True):
             torch.sub(x[:, None], y, out=difference)
             total.addcmul_(difference, difference)
-        return total
+        return total.clamp_(max=LARGEST)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:

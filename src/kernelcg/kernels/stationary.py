@@ -2,6 +2,7 @@
 
 import math
 from abc import abstractmethod
+from typing import ClassVar
 
 import torch
 from scipy.special import ive
@@ -14,6 +15,8 @@ from kernelcg.randomness import normal
 
 class Stationary(Kernel):
     r"""k(x, y) = σ² profile(s) with :math:`s = \sum_r (x_r - y_r)^2 / l_r^2`; l is one number or one per feature."""
+
+    SCALARS: ClassVar[tuple[str, ...]] = ("variance", "alpha")
 
     lengthscale: Tensor
     variance: Tensor = torch.tensor(1.0, dtype=torch.float64)
@@ -31,13 +34,15 @@ class Stationary(Kernel):
         return True
 
     def covariance(self, X: Tensor, Y: Tensor) -> Tensor:
-        per_feature(self.lengthscale, X, "lengthscale")
+        per_feature(self.lengthscale, X.shape[1], "lengthscale")
         return self.variance * self.profile(squared_distances(X / self.lengthscale, Y / self.lengthscale))
 
     def diagonal(self, X: Tensor) -> Tensor:
+        per_feature(self.lengthscale, X.shape[1], "lengthscale")
         return self.variance.to(X).expand(len(X))
 
     def sample_frequencies(self, d: int, count: int, generator: Generator) -> Tensor:
+        per_feature(self.lengthscale, d, "lengthscale")
         factors = self.precision_factors(count, generator)
         return normal(count, d, generator, like=factors) * factors.sqrt()[:, None] / self.lengthscale
 
@@ -107,6 +112,8 @@ class Periodic(Kernel):
     MacKay (1998), Introduction to Gaussian processes, equation 47.
     """
 
+    SCALARS: ClassVar[tuple[str, ...]] = ("variance",)
+
     lengthscale: Tensor
     period: Tensor
     variance: Tensor = torch.tensor(1.0, dtype=torch.float64)
@@ -116,15 +123,16 @@ class Periodic(Kernel):
         return True
 
     def covariance(self, X: Tensor, Y: Tensor) -> Tensor:
-        per_feature(self.lengthscale, X, "lengthscale")
-        per_feature(self.period, X, "period")
+        self._check(X.shape[1])
         return self.variance * torch.exp(-0.5 * squared_distances(self._circles(X), self._circles(Y)))
 
     def diagonal(self, X: Tensor) -> Tensor:
+        self._check(X.shape[1])
         return self.variance.to(X).expand(len(X))
 
     def sample_frequencies(self, d: int, count: int, generator: Generator) -> Tensor:
         """Draw harmonics j of each feature with probability I_j(1/l²) exp(−1/l²), its Fourier coefficient."""
+        self._check(d)
         columns = []
         for inverse_square in self.lengthscale.detach().pow(-2).expand(d).tolist():
             highest = 10 + int(12 * math.sqrt(inverse_square) + 2 * math.log1p(inverse_square))
@@ -132,12 +140,17 @@ class Periodic(Kernel):
             columns.append(torch.multinomial(weights, count, replacement=True, generator=generator) - highest)
         return torch.stack(columns, 1) * (2 * math.pi / self.period)
 
+    def _check(self, d: int) -> None:
+        per_feature(self.lengthscale, d, "lengthscale")
+        per_feature(self.period, d, "period")
+
     def _circles(self, X: Tensor) -> Tensor:
-        angle = 2 * math.pi * X / self.period
+        turns = X / self.period
+        angle = 2 * math.pi * (turns - turns.round())  # small angles keep their digits
         return torch.cat([angle.cos() / self.lengthscale, angle.sin() / self.lengthscale], dim=1)
 
 
-def per_feature(parameter: Tensor, X: Tensor, name: str) -> None:
-    """Raise unless ``parameter`` is one number or has one entry for each column of X."""
-    if parameter.ndim == 1 and len(parameter) not in (1, X.shape[1]):
-        raise ValueError(f"{name} has {len(parameter)} entries but X has {X.shape[1]} features")
+def per_feature(parameter: Tensor, d: int, name: str) -> None:
+    """Raise unless ``parameter`` is one number or has one entry for each of d features."""
+    if parameter.ndim == 1 and len(parameter) not in (1, d):
+        raise ValueError(f"{name} has {len(parameter)} entries but X has {d} features")

@@ -9,7 +9,7 @@ from torch import Tensor
 from kernelcg import backends
 from kernelcg.arguments import FLOATS, matrix, vector
 from kernelcg.backends import Backend
-from kernelcg.backends.base import require_memory
+from kernelcg.backends.base import check_gradient, check_product, require_memory
 from kernelcg.kernels import Kernel
 from kernelcg.operators.base import LinearOperator
 
@@ -40,6 +40,8 @@ class KernelPlusDiagonal(LinearOperator):
     def __post_init__(self) -> None:
         if not isinstance(self.kernel, Kernel):
             raise TypeError(f"kernel must be a kernelcg kernel, not {type(self.kernel).__name__}")
+        if not isinstance(self.backend, Backend):
+            raise TypeError(f"backend must be one of kernelcg.backends, not {self.backend!r}")
         if self.product_dtype not in (None, *FLOATS):
             raise TypeError(f"product_dtype must be torch.float32, torch.float64 or None, not {self.product_dtype}")
         X = matrix(self.X, "X")
@@ -58,6 +60,7 @@ class KernelPlusDiagonal(LinearOperator):
         return len(self.X)
 
     def __matmul__(self, V: Tensor) -> Tensor:
+        check_product(self.X, self.X, V, self.precision)
         product = self.backend.matmul(self.kernel, self.X, self.X, self.scaled(V), precision=self.precision)
         return self.scaled(product) + self.diagonal.to(V.dtype)[:, None] * V
 
@@ -97,6 +100,7 @@ class KernelPlusDiagonal(LinearOperator):
 
     def kernel_gradient(self, left: Tensor, right: Tensor) -> Tensor:
         """Return ∂/∂θ Σ_j left_jᵀ S K S right_j for the log hyperparameters θ of the kernel."""
+        check_gradient(self.X, self.X, left, right, self.precision)
         return self.backend.gradient(
             self.kernel, self.X, self.X, self.scaled(left), self.scaled(right), precision=self.precision
         )

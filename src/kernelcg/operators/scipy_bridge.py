@@ -18,6 +18,8 @@ class FromScipy(LinearOperator):
     def __init__(self, operator: Any):
         if operator.shape[0] != operator.shape[1]:
             raise ValueError(f"A must be square, not of shape {operator.shape}")
+        if np.issubdtype(operator.dtype, np.complexfloating):
+            raise TypeError(f"A must be real, not {operator.dtype}")
         self.operator = operator
 
     def __len__(self) -> int:
