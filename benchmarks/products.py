@@ -76,7 +76,9 @@ def relative_error(X: Tensor, V: Tensor, dtype: torch.dtype) -> float:
     return float((ours - exact).norm() / exact.norm())
 
 
-def measure(n: int, d: int, t: int, dtype: torch.dtype, others: dict[str, Product], seconds: float) -> dict[str, object]:
+def measure(
+    n: int, d: int, t: int, dtype: torch.dtype, others: dict[str, Product], seconds: float
+) -> dict[str, object]:
     """Return one row of the table."""
     generator = torch.Generator().manual_seed(0)
     X64 = torch.randn(n, d, generator=generator, dtype=torch.float64) / math.sqrt(d)

@@ -34,6 +34,13 @@ def test_data_spread_over_a_hundred_lengthscales(backend_for, precision, name):
     check(backend, kernel, X, X[:70].clone(), precision)
 
 
+@pytest.mark.parametrize("kernel", [Periodic(1.0, 1.0), Periodic(1.0, 1.0) * RBF(365.0)], ids=["periodic", "product"])
+def test_data_spread_over_thousands_of_periods(backend_within, kernel):
+    """Ten years of days: where in its day a time lies must survive rounding."""
+    X = 3650 * torch.rand(200, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    check(backend_within(), kernel, X, X, "float32")
+
+
 @pairs(STATIONARY)
 def test_data_far_from_the_origin(backend_for, precision, name):
     kernel, X = KERNELS[name](3), normal(120, 3, 1) + 1e6

@@ -39,6 +39,15 @@ class Overlap(Kernel):
         return (1 + X @ Y.T) ** 2
 
 
+class Triangle(Kernel):
+    """A hyperparameter with a name that a method of the base class might have: Π_r max(0, 1 − |x_r − y_r| / size)."""
+
+    size: Tensor
+
+    def covariance(self, X, Y):
+        return (1 - (X[:, None] - Y).abs() / self.size).clamp_min(0).prod(2)
+
+
 class HalfRBF(RBF):
     """A subclass of a fused kernel with another formula."""
 
@@ -74,6 +83,7 @@ def _gibbs(X, Y, rate, power):
 reference.FORMULAS |= {
     "Cauchy": lambda X, Y, width, variance: variance / (1 + reference.scaled_squares(X, Y, width)),
     "Gibbs": _gibbs,
+    "Triangle": lambda X, Y, size: np.prod(np.maximum(0, 1 - np.abs(X[:, None] - Y) / size), 2),
     "Overlap": lambda X, Y: (1 + X @ Y.T) ** 2,
     "HalfRBF": lambda X, Y, lengthscale, variance: variance * np.exp(-reference.scaled_squares(X, Y, lengthscale) / 4),
     "WeightedSum": lambda X, Y, left, right: 2 * left + right,
@@ -86,6 +96,7 @@ OWN = {
     "nonstationary": Gibbs(0.3),
     "nonstationary with a fixed field": Gibbs(0.3, power=1),
     "without hyperparameters": Overlap(),
+    "with a size": Triangle(5.0),
     "in a sum": Cauchy(1.3, 0.7) + Matern(1.0, nu=1.5),
     "in a product": 3.0 * Cauchy(1.3, 0.7) * RBF([1.0, 2.0, 3.0]),
     "subclass of RBF": HalfRBF(0.9, 1.2),

@@ -21,11 +21,12 @@ class Availability:
 def available() -> dict[str, Availability]:
     """Return every backend by name, with whether it can be used on this machine and the reason."""
     missing = why_not()
-    native = f"compiled; instruction sets: {levels()}" if missing is None else missing
+    usable = ", ".join(name for name, state in levels().items() if state == "usable")
+    native = f"compiled C++ for RBF and Matérn kernels; instruction sets: {usable}" if missing is None else missing
     return {
         "native": Availability(missing is None, native),
         "tiles": Availability(True, f"torch {torch.__version__}, any kernel, any device"),
-        "dense": Availability(True, "stores K; made by kernelcg.backends.store when n² numbers fit the budget"),
+        "dense": Availability(True, "K stored by kernelcg.backends.store, where n² numbers fit the budget"),
     }
 
 
