@@ -47,8 +47,8 @@ def vector(value: "Tensor | ArrayLike | float", name: str, length: int, like: Te
 
 
 def positive(value: "Tensor | ArrayLike | float", name: str) -> Tensor:
-    """Return ``value`` as a float64 tensor of positive, finite numbers."""
-    result = tensor(value, name).to("cpu", torch.float64)
+    """Return ``value`` as a float64 tensor of positive, finite numbers, a copy of the caller's."""
+    result = tensor(value, name).to("cpu", torch.float64).clone()
     if result.ndim > 1 or result.numel() == 0:
         raise ValueError(f"{name} must be a positive number or a vector of them, not shape {tuple(result.shape)}")
     if not bool((result.detach() > 0).all() & result.detach().isfinite().all()):

@@ -119,14 +119,11 @@ def check_gradient(X: Tensor, Y: Tensor, left: Tensor, right: Tensor, precision:
 def rounded_inputs(kernel: Kernel, X: Tensor, Y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return X and Y as a formula should see them to give entries that are right to ``dtype``.
 
-    For a stationary kernel they are centred, then rounded. Another kernel may lose all digits of a difference to
-    rounding far from the origin, so its inputs, and with them its entries, stay in float64.
+    Where the kernel allows, they are centred, then rounded. Other formulas may lose all digits of a difference to
+    rounding far from the origin, so their inputs, and with them their entries, stay in float64.
     """
-    centre: Tensor | float = 0.0
-    if kernel.is_stationary:
-        centre = X.detach().double().mean(0)
-    else:
-        dtype = torch.float64
+    centre = X.detach().double().mean(0) if kernel.is_stationary else 0.0
+    dtype = dtype if kernel.rounds_well else torch.float64
     A = (X.detach().double() - centre).to(dtype)
     return A, A if Y is X else (Y.detach().double() - centre).to(dtype)
 

@@ -1,5 +1,6 @@
 """Native backend: fused C++ for RBF and Matérn kernels on the CPU, torch tiles for everything else."""
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeGuard
@@ -7,6 +8,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 
+from kernelcg.arguments import require_finite
 from kernelcg.backends.base import (
     Backend,
     check_gradient,
@@ -25,6 +27,8 @@ try:
     from kernelcg import _native  # type: ignore[attr-defined, no-redef]  # absent in a pure Python install
 except ImportError as error:
     _native, _import_error = None, str(error)
+
+_IMPORTED_IN = os.getpid()
 
 MATERN_PROFILES = {0.5: 1, 1.5: 2, 2.5: 3}
 
@@ -47,7 +51,8 @@ class Native(Backend):
 
     RBF and Matérn kernels, their multiples and their sums are fused; other kernels, other parts of a sum and
     tensors on other devices go to `Tiles`, within the same memory bound. ``threads`` None means as many as
-    torch uses; ``level`` names an instruction set (see `levels`), None means the best this machine has.
+    torch uses (one in a forked child); ``level`` names an instruction set (see `levels`), None means the best
+    this machine has.
     """
 
     threads: int | None = None
@@ -147,6 +152,8 @@ class Native(Backend):
         return (slice(start, min(start + size, k)) for start in range(0, k, size))
 
     def _threads(self) -> int:
+        if os.getpid() != _IMPORTED_IN:
+            return 1  # OpenMP's threads do not survive a fork: a second team would wait for them for ever
         return self.threads or torch.get_num_threads()
 
     def _level(self) -> int:
@@ -176,7 +183,12 @@ def _profile(kernel: RBF | Matern) -> int:
 
 
 def _scaled_inputs(kernel: Stationary, X: Tensor, Y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """Return X and Y centred and in units of the lengthscale, then rounded; None for Y means that it is X."""
+    """Return X and Y centred and in units of the lengthscale, then rounded; None for Y means that it is X.
+
+    The compiled code takes finite numbers for granted, so others are refused here.
+    """
+    require_finite(X, "X")
+    require_finite(Y, "Y")
     per_feature(kernel.lengthscale, X.shape[1], "lengthscale")
     centre, lengthscale = X.detach().double().mean(0), kernel.lengthscale.detach()
 

@@ -87,7 +87,7 @@ class Tiles(Backend):
 
     def _tile_size(self, kernel: Kernel, X: Tensor, Y: Tensor, k: int, dtype: torch.dtype) -> int:
         copies = (len(X) + len(Y)) * (3 * X.shape[1] + 4 * k) * 8
-        per_entry = TEMPORARIES * kernel.size() * (dtype.itemsize if kernel.is_stationary else 8)
+        per_entry = TEMPORARIES * kernel._number_of_kernels() * (dtype.itemsize if kernel.rounds_well else 8)
         size = math.isqrt(max(self.budget() - copies, 0) // per_entry)
         if size < SMALLEST_TILE:
             needed = copies + per_entry * SMALLEST_TILE**2

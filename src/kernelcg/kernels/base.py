@@ -57,8 +57,17 @@ class Kernel(ABC):
 
     @property
     def is_stationary(self) -> bool:
-        """Whether k(x, y) depends on x − y alone, so that the data may be centred before rounding."""
+        """Whether k(x, y) depends on x − y alone, so that the data may be centred."""
         return False
+
+    @property
+    def rounds_well(self) -> bool:
+        """Whether centred data may be rounded to float32 before the formula sees them.
+
+        False for formulas that depend on the position, or on its phase after many periods: their entries are
+        computed in float64, whatever the precision of the product.
+        """
+        return self.is_stationary
 
     def __call__(self, X: Tensor, Y: Tensor) -> Tensor:
         """Return k(x_i, y_j) as an (n, m) tensor with the dtype and device of X."""
@@ -102,9 +111,9 @@ class Kernel(ABC):
                 names += [name] if value.ndim == 0 else [f"{name}[{i}]" for i in range(len(value))]
         return names
 
-    def size(self) -> int:
+    def _number_of_kernels(self) -> int:
         """Return how many kernels this one is made of, itself included."""
-        return 1 + sum(part.size() for _, part in self._parts() if isinstance(part, Kernel))
+        return 1 + sum(part._number_of_kernels() for _, part in self._parts() if isinstance(part, Kernel))
 
     def __add__(self, other: Kernel) -> Sum:
         from kernelcg.kernels.composite import Sum

@@ -54,6 +54,10 @@ class Sum(Kernel):
     def is_stationary(self) -> bool:
         return self.left.is_stationary and self.right.is_stationary
 
+    @property
+    def rounds_well(self) -> bool:
+        return self.left.rounds_well and self.right.rounds_well
+
     def covariance(self, X: Tensor, Y: Tensor) -> Tensor:
         return self.left.covariance(X, Y) + self.right.covariance(X, Y)
 
@@ -69,7 +73,7 @@ class Sum(Kernel):
         return torch.where(from_left, first, second)
 
     def __repr__(self) -> str:
-        return f"{self.left!r} + {self.right!r}"
+        return f"{self.left!r} + {_grouped(self.right, Sum)}"
 
 
 class Product(Kernel):
@@ -81,6 +85,10 @@ class Product(Kernel):
     @property
     def is_stationary(self) -> bool:
         return self.left.is_stationary and self.right.is_stationary
+
+    @property
+    def rounds_well(self) -> bool:
+        return self.left.rounds_well and self.right.rounds_well
 
     def covariance(self, X: Tensor, Y: Tensor) -> Tensor:
         return self.left.covariance(X, Y) * self.right.covariance(X, Y)
@@ -94,5 +102,9 @@ class Product(Kernel):
         return first + second
 
     def __repr__(self) -> str:
-        parts = (f"({part!r})" if isinstance(part, Sum) else repr(part) for part in (self.left, self.right))
-        return " * ".join(parts)
+        return f"{_grouped(self.left, Sum)} * {_grouped(self.right, Sum, Product)}"
+
+
+def _grouped(kernel: Kernel, *kinds: type[Kernel]) -> str:
+    """Return the repr of a kernel, in parentheses if it is one of these kinds."""
+    return f"({kernel!r})" if isinstance(kernel, kinds) else repr(kernel)

@@ -122,6 +122,10 @@ class Periodic(Kernel):
     def is_stationary(self) -> bool:
         return True
 
+    @property
+    def rounds_well(self) -> bool:
+        return False
+
     def covariance(self, X: Tensor, Y: Tensor) -> Tensor:
         self._check(X.shape[1])
         return self.variance * torch.exp(-0.5 * squared_distances(self._circles(X), self._circles(Y)))
@@ -145,8 +149,7 @@ class Periodic(Kernel):
         per_feature(self.period, d, "period")
 
     def _circles(self, X: Tensor) -> Tensor:
-        turns = X / self.period
-        angle = 2 * math.pi * (turns - turns.round())  # small angles keep their digits
+        angle = 2 * math.pi * X / self.period
         return torch.cat([angle.cos() / self.lengthscale, angle.sin() / self.lengthscale], dim=1)
 
 
