@@ -1,6 +1,6 @@
 """Speed of the two O(n²) operations, as ratios against peers in the same run; writes results/products.csv.
 
-Every time is the least CPU time of several interleaved repetitions on one thread, except the column "2 threads", which
+Every time is the least CPU time of several repetitions on one thread, except the column "2 threads", which
 is wall-clock time. The roof is that of PERFORMANCE: n²((d + p)/2 + t) multiply-adds, p = 5 in float32 and 10 in
 float64, at the rate of fused multiply-adds measured on the spot. Peers that are not installed or fail are left out,
 with the reason.

@@ -43,7 +43,7 @@ def vector(value: "Tensor | ArrayLike | float", name: str, length: int, like: Te
     if result.ndim > 1 or (result.ndim == 1 and len(result) not in (1, length)):
         raise ValueError(f"{name} must be one number or {length} of them, not shape {tuple(result.shape)}")
     require_finite(result, name)
-    return result.to(like.device, like.dtype).expand(length)
+    return result.detach().to(like.device, like.dtype, copy=True).expand(length)
 
 
 def positive(value: "Tensor | ArrayLike | float", name: str) -> Tensor:

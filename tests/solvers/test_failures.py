@@ -9,7 +9,8 @@ from solvers.systems import Fixed, hard_system, normal, with_eigenvalues
 
 from kernelcg.backends import Tiles
 from kernelcg.errors import MemoryBudgetExceeded, SolveFailed
-from kernelcg.operators import DenseMatrix
+from kernelcg.kernels import RBF
+from kernelcg.operators import DenseMatrix, KernelPlusDiagonal
 from kernelcg.solvers import METHODS, Status, Stopping, solve
 
 ITERATIVE = [name for name in METHODS if name != "direct"]
@@ -133,6 +134,21 @@ def test_failure_can_be_an_exception_with_the_whole_story():
     assert "1 of 1 columns converged" in str(good)
 
 
+@pytest.mark.parametrize("method", ITERATIVE)
+def test_an_impossible_tolerance_ends_at_rounding(method):
+    report = solve(hard_system(80, 0.1), normal(80, 2), method=method, stopping=Stopping(rtol=0.0))
+    assert report.status is Status.PRECISION_EXHAUSTED
+    assert float(report.relative_residuals.max()) < 1e-12
+    assert int(report.iterations.max()) < 300
+
+
+def test_parameters_that_require_gradients_are_welcome():
+    noise = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
+    A = KernelPlusDiagonal(RBF(1.0), normal(30, 2), noise)
+    for method in METHODS:
+        assert solve(A, normal(30, 1), method=method).status is Status.CONVERGED
+
+
 def test_direct_refuses_what_does_not_fit():
     with pytest.raises(MemoryBudgetExceeded, match="1000 x 1000"):
         solve(hard_system(1000, backend=Tiles(memory=10**6)), normal(1000, 1), method="direct")
@@ -150,6 +166,9 @@ def test_direct_refuses_what_does_not_fit():
         ({"method": "newton"}, ValueError, "method must be one of"),
         ({"method": "cg", "preconditioner": Fixed(torch.eye(5))}, ValueError, "takes no preconditioner"),
         ({"A": torch.ones(5, 4)}, ValueError, "square"),
+        ({"preconditioner": torch.eye(5)}, TypeError, "preconditioner must have solve"),
+        ({"preconditioner": Fixed(torch.ones(4, 5, dtype=torch.float64))}, ValueError, "preconditioner.solve gave"),
+        ({"stopping": 1e-6}, TypeError, "stopping must be a Stopping"),
     ],
 )
 def test_misuse_raises_at_once(arguments, error, words):

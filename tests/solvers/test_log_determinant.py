@@ -82,8 +82,30 @@ def test_scaled_systems_too():
 def test_without_a_floor_there_is_no_bracket_but_an_estimate():
     A = hard_system(60, 0.1)
     estimate = log_determinant(A, 50, seeded(), preconditioner=nystrom(A, 5))
-    assert (estimate.lower, estimate.upper) == (-np.inf, np.inf)
+    assert estimate.lower == -np.inf
+    assert estimate.upper == pytest.approx(estimate.value)
     assert abs(estimate.value - truth(A)) < 4 * estimate.standard_error + 0.5
+
+
+def test_a_floor_that_is_none_is_found_out():
+    A = hard_system(100, 1e-3)
+    estimate = log_determinant(A, 20, seeded(), spectrum_floor=1.0)
+    assert estimate.lower == -np.inf
+    assert "dropped" in estimate.tried[0]
+    assert abs(estimate.value - truth(A)) < 4 * estimate.standard_error + 2
+
+
+def test_float32_products_do_not_move_the_bracket():
+    A = hard_system(200, 1e-3)
+    exact, single = (log_determinant(B, 3, seeded()) for B in (A, A.with_precision(torch.float32)))
+    assert (single.lower, single.upper) == (exact.lower, exact.upper)
+
+
+def test_indefinite_preconditioner():
+    P = Exact(torch.eye(30, dtype=torch.float64))
+    P.solve = lambda R: -R
+    estimate = log_determinant(hard_system(30, 0.1), 3, seeded(), preconditioner=P)
+    assert estimate.status is Status.INDEFINITE_PRECONDITIONER
 
 
 def test_one_probe_has_an_infinite_standard_error():

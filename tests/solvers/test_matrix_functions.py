@@ -5,11 +5,11 @@ import pytest
 import torch
 from reference import system_matrix
 from scipy.stats import chi2
-from solvers.systems import hard_system, normal, nystrom, seeded, with_eigenvalues
+from solvers.systems import Exact, hard_system, normal, nystrom, seeded, with_eigenvalues
 
 from kernelcg.backends import Tiles
 from kernelcg.errors import MemoryBudgetExceeded
-from kernelcg.operators import as_operator
+from kernelcg.operators import Counting, as_operator
 from kernelcg.solvers import (
     Status,
     Stopping,
@@ -113,6 +113,7 @@ def test_zero_vectors_give_zero():
     report = apply_function(hard_system(20, 0.1), torch.zeros(20, 2), "log")
     assert report.status is Status.CONVERGED
     assert torch.count_nonzero(report.value) == 0
+    assert torch.count_nonzero(report.error_estimates) == 0
 
 
 @pytest.mark.parametrize("function", FORMULAS)
@@ -135,6 +136,8 @@ def test_bad_arguments():
         apply_function_rational(A, normal(10, 1), "sin")
     with pytest.raises(ValueError, match="interval"):
         apply_function_rational(A, normal(10, 1), "log", interval=(-1.0, 2.0))
+    with pytest.raises(ValueError, match="V has 9 rows"):
+        apply_function(A, normal(9, 1), "log")
     assert apply_function(A, torch.full((10, 1), torch.nan), "log").status is Status.NOT_FINITE
 
 
@@ -144,13 +147,37 @@ def test_krylov_basis_keeps_to_the_budget():
         apply_function(A, normal(2000, 8), "inverse_sqrt", rtol=1e-12)
 
 
-@pytest.mark.parametrize("kernel_system", [True, False])
-def test_spectral_interval_encloses_the_spectrum(kernel_system):
+def test_spectral_interval_encloses_the_spectrum():
     A = hard_system(150, 1e-2)
     values = np.linalg.eigvalsh(system_matrix(A.kernel, A.X, A.diagonal))
-    low, high = spectral_interval(A if kernel_system else as_operator(A.dense()))
+    low, high = spectral_interval(Counting(A))
     assert low <= values[0] * (1 + 1e-9)
     assert values[-1] <= high <= 1.2 * values[-1]
+    with pytest.raises(ValueError, match="interval"):
+        spectral_interval(as_operator(A.dense()))
+
+
+@pytest.mark.parametrize("function", FORMULAS)
+def test_float32_products_do_not_lower_the_accuracy(function):
+    A, V = hard_system(150, 1e-4), normal(150, 1)
+    exact = truth(A, V, function)
+    for report in (
+        apply_function(A.with_precision(torch.float32), V, function, rtol=1e-8),
+        apply_function_rational(
+            A.with_precision(torch.float32), V, function, rtol=1e-8, preconditioner=lambda t: nystrom(A, 80, t)
+        ),
+    ):
+        assert report.status is Status.CONVERGED
+        assert relative_error(report, exact) <= 1e-8
+
+
+def test_wrong_preconditioner_or_matrix_gives_no_draws():
+    P = Exact(torch.eye(30, dtype=torch.float64))
+    P.solve = lambda R: -R
+    report = sample(hard_system(30, 0.1), 2, seeded(), preconditioner=P)
+    assert report.status is Status.INDEFINITE_PRECONDITIONER
+    assert not report.value.isfinite().any()
+    assert apply_function(np.full((3, 3), np.nan), normal(3, 1), "log").status is Status.NOT_FINITE
 
 
 @pytest.mark.parametrize("rank", [0, 15])

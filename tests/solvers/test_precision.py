@@ -53,6 +53,17 @@ def test_promotion_where_float32_cannot_get_there(method):
     assert "moved to float64" in str(report)
 
 
+@pytest.mark.parametrize("method", ["cg", "block_pcg"])
+@pytest.mark.parametrize("noise", [1e-3, 1e-5])
+def test_float32_never_costs_much_more_than_float64(method, noise):
+    """Where float32 makes the iteration crawl or stand still, it is given up in time."""
+    A, B, stopping = hard_system(400, noise), normal(400, 2), Stopping(rtol=1e-8, max_iterations=4000)
+    double, single = (solve(C, B, method=method, stopping=stopping) for C in (A, A.with_precision(torch.float32)))
+    assert single.status is double.status is Status.CONVERGED
+    assert int(single.iterations.max()) <= int(double.iterations.max()) * 1.2 + 200
+    assert single.condition_preconditioned <= 1.01 * torch.linalg.cond(A.dense())
+
+
 def test_float32_data_are_taken_as_exact():
     A64, B = hard_system(80, 0.1), normal(80, 1).float()
     A32 = type(A64)(A64.kernel, A64.X.float(), 0.1)

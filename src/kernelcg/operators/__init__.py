@@ -1,6 +1,13 @@
 """Operators: A = S K S + D, and what solvers ask of a matrix and of a preconditioner."""
 
-from kernelcg.operators.base import ConstantInvertible, DenseMatrix, Identity, Invertible, LinearOperator
+from kernelcg.operators.base import (
+    ConstantInvertible,
+    DenseMatrix,
+    Identity,
+    Invertible,
+    LinearOperator,
+    in_best_precision,
+)
 from kernelcg.operators.counting import Counting, Tally
 from kernelcg.operators.kernel_plus_diagonal import KernelPlusDiagonal
 from kernelcg.operators.scipy_bridge import as_operator, to_scipy
@@ -15,5 +22,6 @@ __all__ = [
     "LinearOperator",
     "Tally",
     "as_operator",
+    "in_best_precision",
     "to_scipy",
 ]

@@ -1,13 +1,15 @@
 """What a solver may ask of a matrix and of a preconditioner."""
 
 from abc import ABC, abstractmethod
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, Self, TypeVar, runtime_checkable
 
 import torch
 from torch import Generator, Tensor
 
 from kernelcg.arguments import matrix
 from kernelcg.randomness import normal
+
+Operator = TypeVar("Operator", bound="LinearOperator")
 
 
 class LinearOperator(ABC):
@@ -42,6 +44,18 @@ class LinearOperator(ABC):
     def memory_budget(self) -> int | None:
         """Return the bytes that work with this matrix may allocate, if somebody set a limit."""
         return None
+
+    def spectrum_floor(self) -> float | None:
+        """Return a number that is known to be below every eigenvalue, if there is one."""
+        return None
+
+
+def in_best_precision(A: Operator) -> Operator:
+    """Return A with products in float64, or A itself if it has one precision only."""
+    try:
+        return A.with_precision(torch.float64)
+    except TypeError:
+        return A
 
 
 class DenseMatrix(LinearOperator):

@@ -48,3 +48,6 @@ class Counting(LinearOperator):
 
     def memory_budget(self) -> int | None:
         return self.operator.memory_budget()
+
+    def spectrum_floor(self) -> float | None:
+        return self.operator.spectrum_floor()

@@ -78,6 +78,10 @@ class KernelPlusDiagonal(LinearOperator):
     def memory_budget(self) -> int | None:
         return self.backend.budget()
 
+    def spectrum_floor(self) -> float:
+        """Return the smallest entry of D: S K S is positive semi-definite."""
+        return float(self.diagonal.min())
+
     def stored(self) -> Self:
         """Return the same operator with K computed once and kept, if n² numbers fit the backend's budget."""
         return replace(self, backend=backends.store(self.kernel, self.X, self.backend, precision=self.precision))
@@ -87,16 +91,16 @@ class KernelPlusDiagonal(LinearOperator):
         return V if self.scale is None else self.scale.to(V.dtype)[:, None] * V
 
     def kernel_columns(self, rows: Tensor) -> Tensor:
-        """Return K[:, rows], without scale or diagonal, in float64 or the precision of X."""
-        return self.backend.block(self.kernel, self.X, self.X[rows])
+        """Return K[:, rows], without scale or diagonal, in float64."""
+        return self.backend.block(self.kernel, self.X, self.X[rows], precision=torch.float64)
 
     def kernel_block(self, rows: Tensor) -> Tensor:
-        """Return K[rows, rows], without scale or diagonal."""
-        return self.backend.block(self.kernel, self.X[rows], self.X[rows])
+        """Return K[rows, rows], without scale or diagonal, in float64."""
+        return self.backend.block(self.kernel, self.X[rows], self.X[rows], precision=torch.float64)
 
     def kernel_diagonal(self) -> Tensor:
-        """Return the diagonal of K."""
-        return self.kernel.diagonal(self.X).detach()
+        """Return the diagonal of K in float64."""
+        return self.kernel.diagonal(self.X.double()).detach()
 
     def kernel_gradient(self, left: Tensor, right: Tensor) -> Tensor:
         """Return ∂/∂θ Σ_j left_jᵀ S K S right_j for the log hyperparameters θ of the kernel."""
@@ -106,7 +110,7 @@ class KernelPlusDiagonal(LinearOperator):
         )
 
     def dense(self) -> Tensor:
-        """Return A in float64, filled in place: 8 n² bytes and no copy."""
+        """Return A in float64, filled in place: 8 n² bytes and a block of rows."""
         n = len(self)
         require_memory(8 * n * n, self.backend.budget(), f"storing the {n} x {n} matrix")
         A = torch.empty(n, n, dtype=torch.float64, device=self.device)

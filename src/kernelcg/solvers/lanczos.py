@@ -21,6 +21,7 @@ class BlockLanczos:
 
     def __init__(self, A: LinearOperator, W: Tensor, P: Invertible):
         self.A, self.P = A, P
+        self.indefinite = False  # becomes true if some wᵀP⁻¹w is negative
         self.Q, self.U = self._orthonormalised(W, self.P.solve(W))
         self.last = slice(0, self.Q.shape[1])
         self.S = self.U.T @ W
@@ -58,7 +59,10 @@ class BlockLanczos:
 
     def _orthonormalised(self, W: Tensor, Y: Tensor, smallest: float = 0.0) -> tuple[Tensor, Tensor]:
         """Return Q spanning W with QᵀP⁻¹Q = I, and U = P⁻¹Q, given Y = P⁻¹W; tiny columns are dropped."""
-        norms = (W * Y).sum(0).clamp_min(0).sqrt()
+        squares = (W * Y).sum(0)
+        rounding = 1e-10 * torch.linalg.vector_norm(W, dim=0) * torch.linalg.vector_norm(Y, dim=0)
+        self.indefinite |= bool((squares < -rounding).any())
+        norms = squares.clamp_min(0).sqrt()
         kept = norms > smallest
         W, Y = W[:, kept] / norms[kept], Y[:, kept] / norms[kept]
         if isinstance(self.P, Identity):
@@ -80,7 +84,9 @@ class TridiagonalLanczos:
     def __init__(self, A: LinearOperator, W: Tensor, P: Invertible):
         self.A, self.P = A, P
         Y = P.solve(W)
-        norms = (W * Y).sum(0).sqrt()
+        squares = (W * Y).sum(0)
+        self.indefinite = bool((squares < 0).any())  # some wᵀP⁻¹w is negative
+        norms = squares.sqrt()
         self.q, self.u = W / norms, Y / norms
         self.q_before = torch.zeros_like(W)
         self.alphas: list[Tensor] = []

@@ -2,14 +2,14 @@
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from scipy.stats import t as student_t
 from torch import Generator, Tensor
 
-from kernelcg.operators import ConstantInvertible, Counting, Identity, KernelPlusDiagonal, as_operator
+from kernelcg.operators import ConstantInvertible, Counting, Identity, as_operator, in_best_precision
 from kernelcg.randomness import rademacher
 from kernelcg.solvers.lanczos import TridiagonalLanczos
 from kernelcg.solvers.report import Status
@@ -23,9 +23,10 @@ class LogDeterminant:
     ----------
     value : the estimate, in nats
     standard_error : of the mean over probes; 0 if P = A, infinite for a single probe
-    lower, upper : what the same probes would give with exact quadrature lies in between; infinite width if no
+    lower, upper : what the same probes would give with exact quadrature lies in between; ``lower`` is −∞ if no
         lower bound of the spectrum is known
     per_probe : (k,) estimates whose mean is ``value``
+    tried : what was done beyond the plain process, and why
     """
 
     value: float
@@ -38,6 +39,7 @@ class LogDeterminant:
     products: int
     columns: int
     seconds: float
+    tried: tuple[str, ...] = ()
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Return a confidence interval: the quadrature bracket widened by Student's t over the probes."""
@@ -65,9 +67,10 @@ def log_determinant(
     Parameters
     ----------
     spectrum_floor : a number known to be below every eigenvalue of M: 1 if P ⪯ A (low rank from Cholesky
-        pivots plus the whole diagonal), for A = S K S + D without P the smallest diagonal entry, which is the
+        pivots plus the whole diagonal), for A = S K S + D without P the smallest entry of D, which is the
         default then. Gauss quadrature is above the truth and Gauss–Radau with a node at the floor below it, for
-        each probe. A floor that is not one makes the bracket wrong: give none for other preconditioners.
+        each probe. A floor that a Ritz value proves wrong is dropped; one that is wrong and not found out makes
+        the bracket wrong, so give none for other preconditioners.
     tolerance : stop when the quadrature error, the bracket's width or else the change over the last steps, is
         below this many nats; None means a twentieth of the standard error
 
@@ -81,12 +84,14 @@ def log_determinant(
         raise ValueError(f"probes must be at least 1, not {probes}")
     if spectrum_floor is not None and not 0 < spectrum_floor < math.inf:
         raise ValueError(f"spectrum_floor must be positive and finite or None, not {spectrum_floor!r}")
-    began, operator = time.perf_counter(), as_operator(A)
+    began, operator = time.perf_counter(), in_best_precision(as_operator(A))
     n, counted = len(operator), Counting(operator)
     like = torch.zeros((), dtype=torch.float64, device=operator.device)
     P: ConstantInvertible = Identity(n, like) if preconditioner is None else preconditioner
-    if preconditioner is None and spectrum_floor is None and isinstance(operator, KernelPlusDiagonal):
-        spectrum_floor = float(operator.diagonal.min())
+    if not isinstance(P, ConstantInvertible):
+        raise TypeError("preconditioner must have solve, log_determinant and sample")
+    if preconditioner is None and spectrum_floor is None:
+        spectrum_floor = operator.spectrum_floor()
     W = rademacher(n, probes, generator, like) if preconditioner is None else P.sample(generator, probes).double()
     lanczos = TridiagonalLanczos(counted, W, P)
     quadrature = _run(lanczos, spectrum_floor, tolerance, n, max_iterations)
@@ -102,6 +107,7 @@ def log_determinant(
         products=counted.tally.products,
         columns=counted.tally.columns,
         seconds=time.perf_counter() - began,
+        tried=quadrature.tried,
     )
 
 
@@ -111,15 +117,19 @@ class _Quadrature:
     lower: float
     upper: float
     status: Status
+    tried: tuple[str, ...] = ()
 
 
 def _run(
     lanczos: TridiagonalLanczos, floor: float | None, tolerance: float | None, n: int, max_iterations: int
 ) -> _Quadrature:
     """Step until the quadrature error is small beside the standard error."""
-    before: Tensor | None = None
-    result = _Quadrature(torch.full((lanczos.q.shape[1],), torch.nan), -math.inf, math.inf, Status.MAX_ITERATIONS)
-    next_check = 1
+    unknown = torch.full((lanczos.q.shape[1],), torch.nan, dtype=torch.float64)
+    failed = _Quadrature(unknown, -math.inf, math.inf, Status.INDEFINITE_PRECONDITIONER)
+    if lanczos.indefinite:
+        return failed
+    result, before, next_check = failed, unknown, 1
+    tried: tuple[str, ...] = ()
     for steps in range(1, max_iterations + 1):
         lanczos.step()
         if steps < min(next_check, max_iterations):
@@ -127,27 +137,37 @@ def _run(
         next_check = steps + 1 + steps // 5
         T = lanczos.matrices()
         if not bool(T.isfinite().all()):
-            return _Quadrature(result.values, -math.inf, math.inf, Status.NOT_FINITE)
-        gauss = _log_moment(T)
-        if not bool(gauss.isfinite().all()):
-            return _Quadrature(result.values, -math.inf, math.inf, Status.INDEFINITE_OPERATOR)
-        radau = _log_moment(_with_node(T, lanczos.betas[-1], floor)) if floor is not None else None
-        values = n * (gauss if radau is None else (gauss + radau) / 2)
-        lower, upper = (-math.inf, math.inf) if radau is None else (n * float(radau.mean()), n * float(gauss.mean()))
-        change = math.inf if before is None else float((values - before).mean().abs())
-        gap = change if radau is None else (upper - lower) / 2
-        allowed = _standard_error(values) / 20 if tolerance is None else tolerance
+            return replace(failed, status=Status.NOT_FINITE)
+        lowest = float(torch.linalg.eigvalsh(T).min())
+        if not lowest > 0:
+            return replace(failed, status=Status.INDEFINITE_OPERATOR)
+        if floor is not None and lowest < (1 - 1e-8) * floor:
+            tried = (f"spectrum_floor={floor:.3g} was dropped: a Ritz value of {lowest:.3g} proves it wrong",)
+            floor = None
+        result = _evaluate(lanczos, T, floor, n, tried)
+        gap = float((result.values - before).abs().max()) if floor is None else (result.upper - result.lower) / 2
+        allowed = _standard_error(result.values) / 20 if tolerance is None else tolerance
         exhausted = bool((lanczos.betas[-1] == 0).all())
-        done = exhausted or gap <= max(allowed if math.isfinite(allowed) else 1e-6 * n, 1e-13 * n)
-        result = _Quadrature(values, lower, upper, Status.CONVERGED if done else Status.MAX_ITERATIONS)
-        if done:
-            break
-        before = values
+        if exhausted or gap <= max(allowed if math.isfinite(allowed) else 1e-6 * n, 1e-13 * n):
+            return replace(result, status=Status.CONVERGED)
+        before = result.values
     return result
 
 
+def _evaluate(
+    lanczos: TridiagonalLanczos, T: Tensor, floor: float | None, n: int, tried: tuple[str, ...]
+) -> _Quadrature:
+    """Return Gauss quadrature, or with a floor the middle between it and Gauss–Radau, of every probe."""
+    gauss = n * _log_moment(T)
+    if floor is None:
+        return _Quadrature(gauss, -math.inf, float(gauss.mean()), Status.MAX_ITERATIONS, tried)
+    radau = n * _log_moment(_with_node(T, lanczos.betas[-1], floor))
+    middle, lower, upper = (gauss + radau) / 2, float(radau.mean()), float(gauss.mean())
+    return _Quadrature(middle, lower, upper, Status.MAX_ITERATIONS, tried)
+
+
 def _log_moment(T: Tensor) -> Tensor:
-    """Return e₁ᵀ log(T) e₁ of each matrix; NaN if one is not positive definite."""
+    """Return e₁ᵀ log(T) e₁ of each matrix."""
     values, vectors = torch.linalg.eigh(T)
     return (vectors[:, 0].square() * values.log()).sum(1)
 

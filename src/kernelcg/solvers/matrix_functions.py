@@ -10,7 +10,15 @@ from torch import Generator, Tensor
 
 from kernelcg.arguments import matrix
 from kernelcg.backends.base import available_memory, require_memory
-from kernelcg.operators import ConstantInvertible, Counting, Identity, Invertible, LinearOperator, as_operator
+from kernelcg.operators import (
+    ConstantInvertible,
+    Counting,
+    Identity,
+    Invertible,
+    LinearOperator,
+    as_operator,
+    in_best_precision,
+)
 from kernelcg.solvers.lanczos import BlockLanczos
 from kernelcg.solvers.report import SolveReport, Status
 
@@ -44,16 +52,16 @@ class FunctionReport:
 def apply_function(A: Any, V: Any, function: str, *, rtol: float = 1e-6, max_iterations: int = 500) -> FunctionReport:
     """Return f(A) V for f = "sqrt", "inverse_sqrt" or "log" by block Lanczos.
 
-    Costs one product with A and O(n k² m) for the m-th of m steps, and O(n k m) memory. The error estimate
-    extrapolates the change between successive approximations geometrically. Where A is too ill-conditioned
-    for that, see `apply_function_rational`, which can be preconditioned.
+    Costs m products with A, always in float64, O(n k² m²) time and O(n k m) memory for m steps. The error estimate
+    extrapolates the change between successive approximations geometrically. Where A is too ill-conditioned for
+    that, see `apply_function_rational`, which can be preconditioned.
 
     References
     ----------
     Frommer, Lund & Szyld (2017), Block Krylov subspace methods for functions of matrices.
     """
-    operator = as_operator(A)
-    block = matrix(V, "V", finite=False).double()
+    operator = in_best_precision(as_operator(A))
+    block = columns_for(operator, V)
     return _krylov(operator, block, Identity(len(operator), block), _named(function), rtol, max_iterations)
 
 
@@ -76,7 +84,7 @@ def sample(
     ----------
     Chow & Saad (2014), Preconditioned Krylov subspace methods for sampling multivariate Gaussian distributions.
     """
-    operator = as_operator(A)
+    operator = in_best_precision(as_operator(A))
     like = torch.zeros((), dtype=torch.float64, device=operator.device)
     P = Identity(len(operator), like) if preconditioner is None else preconditioner
     return _krylov(operator, P.sample(generator, count).double(), P, torch.sqrt, rtol, max_iterations)
@@ -106,6 +114,9 @@ def _krylov(
         if steps < next_check and not krylov.exhausted:
             continue
         next_check = steps + 1 + steps // 8
+        if krylov.indefinite or not bool(krylov.T.isfinite().all()):
+            reason = Status.INDEFINITE_PRECONDITIONER if krylov.indefinite else Status.NOT_FINITE
+            return _ended(W.new_full(W.shape, torch.nan), reason, steps, counted, began)
         values, vectors = torch.linalg.eigh(krylov.T)
         if not bool(values[0] > 0):
             return _ended(W.new_full(W.shape, torch.nan), Status.INDEFINITE_OPERATOR, steps, counted, began)
@@ -114,8 +125,10 @@ def _krylov(
         if bool((error.estimate <= rtol * torch.linalg.vector_norm(coefficients, dim=0)).all()):
             status = Status.CONVERGED
     value = krylov.Q[:, : len(coefficients)] @ coefficients
-    if krylov.exhausted:
-        status = Status.CONVERGED
+    if krylov.exhausted and steps == 0:  # nothing to multiply: all columns are zero, or P⁻¹ says so
+        status = Status.INDEFINITE_PRECONDITIONER if krylov.indefinite else Status.CONVERGED
+        value = W.new_full(W.shape, torch.nan) if krylov.indefinite else value
+        error.estimate = W.new_zeros(())
     return _ended(value, status, steps, counted, began, error.estimate)
 
 
@@ -144,6 +157,14 @@ class Extrapolation:
         rounding = 1e-14 * condition**0.5 * torch.linalg.vector_norm(coefficients, dim=0)
         self.estimate = rounding if exact else torch.maximum(self.estimate.to(rounding), rounding)
         self.coefficients = coefficients
+
+
+def columns_for(A: LinearOperator, V: Any) -> Tensor:
+    """Return V as a float64 block with as many rows as A."""
+    block = matrix(V, "V", finite=False).detach().double()
+    if len(block) != len(A):
+        raise ValueError(f"V has {len(block)} rows but A is {len(A)} x {len(A)}")
+    return block
 
 
 def _named(function: str) -> Callable[[Tensor], Tensor]:

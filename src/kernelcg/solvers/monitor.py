@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from kernelcg.operators import Counting, Identity, Invertible, LinearOperator
+from kernelcg.operators import Counting, Identity, Invertible, LinearOperator, in_best_precision
 from kernelcg.solvers.report import Progress, SolveReport, Status, Stopping
 from kernelcg.solvers.ritz import Spectrum
 
@@ -15,6 +15,12 @@ CHECK_AFTER_DROP = 100.0
 
 WORTHWHILE = 0.5
 """A recomputed residual that is not below this multiple of the last one means that precision is exhausted."""
+
+SHORT_SOLVE = 150
+"""Iterations after which products move to float64: rounding has then cost float32 more steps than it saved time."""
+
+ROUNDING = 1e-14
+"""A recurrence that has fallen this far below the right-hand side is checked even if nobody asked for so much."""
 
 SINGULAR = 1e-18
 """A curvature dᵀAd / dᵀd below this multiple of the largest one seen is zero up to rounding."""
@@ -48,7 +54,7 @@ class Monitor:
     ):
         self.began = time.perf_counter()
         self.counted = Counting(A)
-        self.exact = _best_precision(self.counted)
+        self.exact = in_best_precision(self.counted)
         self.scale = _power_of_two_near(B)
         self.B, self.start = B / self.scale, None if start is None else start / self.scale
         self.stopping, self.callback, self.method = stopping, callback, method
@@ -59,6 +65,7 @@ class Monitor:
         self.reasons: list[Status] = [Status.MAX_ITERATIONS] * B.shape[1]
         self.iterations = torch.zeros(B.shape[1], dtype=torch.int64, device=B.device)
         self.true_norms = torch.full_like(self.thresholds, torch.inf)
+        self.last_check = self.true_norms
         self.history: list[Tensor] = []
         self.replaced = torch.zeros_like(self.active)
         self.must_restart = False
@@ -80,6 +87,7 @@ class Monitor:
         R = B if self.start is None else B - self.exact @ X
         self.B = B
         self._judge(torch.linalg.vector_norm(R, dim=0), self.active.clone())
+        self.last_check = torch.full_like(self.true_norms, torch.inf)  # the start was no attempt of ours
         return X, R.clone()
 
     def wants_more(self, R: Tensor, Z: Tensor) -> bool:
@@ -87,7 +95,7 @@ class Monitor:
         norms = torch.linalg.vector_norm(R, dim=0)
         self.history.append(norms)
         if self.callback is not None:
-            relative = torch.where(self.norms_of_B > 0, norms / self.norms_of_B, 0.0)
+            relative = torch.where(self.norms_of_B == 0, 0.0, norms / self.norms_of_B)
             self.callback(Progress(len(self.history) - 1, relative, time.perf_counter() - self.began))
         self._check_preconditioner(R, Z)
         self._check_progress(norms)
@@ -103,7 +111,7 @@ class Monitor:
 
     def preconditioned(self, R: Tensor) -> Tensor:
         """Return P⁻¹ R on the active columns, zero elsewhere."""
-        return self._on_active(self.preconditioner.solve, R)
+        return self._on_active(self._preconditioner_solve, R)
 
     def step_length(self, rz: Tensor, curvature: Tensor, squared_norms: Tensor) -> Tensor:
         """Return rz / dᵀAd on the active columns, zero on those that are finished or hit a bad curvature."""
@@ -132,7 +140,7 @@ class Monitor:
     def checked(self, X: Tensor, R: Tensor) -> Tensor:
         """Return R, with b − Ax in its place where it is time to look; settles which columns are done."""
         norms = torch.linalg.vector_norm(R, dim=0)
-        due = self.active & (norms <= self.thresholds)
+        due = self.active & (norms <= self.thresholds.maximum(ROUNDING * self.norms_of_B))
         if self._is_reduced():
             due |= self.active & (norms * CHECK_AFTER_DROP <= self.true_norms)
         together = self.must_restart or (self._is_reduced() and bool(due.any()))
@@ -140,7 +148,9 @@ class Monitor:
         if bool(self.replaced.any()):
             R = R.clone()
             R[:, self.replaced] = self.B[:, self.replaced] - self.exact @ X[:, self.replaced].contiguous()
-            self._judge(torch.linalg.vector_norm(R, dim=0), due)
+            norms = torch.linalg.vector_norm(R, dim=0)
+            self.best, self.idle = torch.where(self.replaced, norms, self.best), 0
+            self._judge(norms, due)
         return R
 
     def restarts(self) -> bool:
@@ -161,6 +171,7 @@ class Monitor:
         if bool(open_columns.any()):
             residual = self.B[:, open_columns] - self.exact @ X[:, open_columns].contiguous()
             self.true_norms[open_columns] = torch.linalg.vector_norm(residual, dim=0)
+            self._forgive(open_columns & (self.true_norms <= self.thresholds))
         self.true_norms[~self.norms_of_B.isfinite()] = torch.nan
         status = next((reason for reason in self.reasons if reason is not Status.CONVERGED), Status.CONVERGED)
         operator, preconditioned = self.spectrum.condition_numbers(isinstance(self.preconditioner, Identity))
@@ -185,6 +196,18 @@ class Monitor:
 
     # how it decides
 
+    def _forgive(self, columns: Tensor) -> None:
+        """Call columns converged whose last residual turns out to meet the threshold after all."""
+        for column in columns.nonzero()[:, 0].tolist():
+            if self.reasons[column] in (Status.MAX_ITERATIONS, Status.TIME_LIMIT, Status.STAGNATED):
+                self.reasons[column] = Status.CONVERGED
+
+    def _preconditioner_solve(self, R: Tensor) -> Tensor:
+        Z = self.preconditioner.solve(R)
+        if Z.shape != R.shape:
+            raise ValueError(f"preconditioner.solve gave shape {tuple(Z.shape)} for {tuple(R.shape)}")
+        return Z.to(R)
+
     def _on_active(self, function: Callable[[Tensor], Tensor], V: Tensor) -> Tensor:
         if bool(self.active.all()):
             return function(V)
@@ -199,14 +222,16 @@ class Monitor:
     def _promote(self, why: str) -> None:
         self.notes.append(f"products moved to float64 at iteration {len(self.history)}: {why}")
         self.counted = self.exact
-        self.true_norms = torch.where(self.active, torch.inf, self.true_norms)
+        self.last_check = torch.full_like(self.last_check, torch.inf)
+        self.best, self.idle = torch.full_like(self.best, torch.inf), 0
         self.must_restart = True
 
     def _judge(self, true_norms: Tensor, looked_at: Tensor) -> None:
         """Accept the columns whose true residual meets the threshold; act if the others gain nothing."""
         converged = looked_at & (true_norms <= self.thresholds)
-        hopeless = looked_at & ~converged & ~(true_norms < WORTHWHILE * self.true_norms)
+        hopeless = looked_at & ~converged & ~(true_norms < WORTHWHILE * self.last_check)
         self.true_norms = torch.where(looked_at, true_norms, self.true_norms)
+        self.last_check = torch.where(looked_at, true_norms, self.last_check)
         self.retire(converged, Status.CONVERGED)
         if bool((hopeless & ~true_norms.isfinite()).any()):
             self.retire(hopeless & ~true_norms.isfinite(), Status.NOT_FINITE)
@@ -243,7 +268,12 @@ class Monitor:
         self.gain = torch.where(higher, self.gain + self.recent_gain, self.gain)
         self.recent_gain = torch.where(higher, 0.0, self.recent_gain)
         self.idle = 0 if bool((closer | higher).any()) else self.idle + 1
-        if self.idle >= self.stopping.patience:
+        steps = len(self.history) - 1
+        if self._is_reduced() and (self.idle >= self.stopping.patience or steps >= SHORT_SOLVE):
+            self._promote(
+                f"not converged after {steps} iterations in float32, where long solves lose more than they save"
+            )
+        elif self.idle >= self.stopping.patience:
             self.retire(self.active.clone(), Status.STAGNATED)
 
 
@@ -256,10 +286,3 @@ def _power_of_two_near(B: Tensor) -> Tensor:
     usable = largest.isfinite() & (largest > 0)
     _, exponent = torch.frexp(torch.where(usable, largest, 1.0))
     return torch.where(usable, torch.ldexp(torch.ones_like(largest), exponent - 1), 1.0)
-
-
-def _best_precision(A: Counting) -> Counting:
-    try:
-        return A.with_precision(torch.float64)
-    except TypeError:
-        return A

@@ -34,8 +34,9 @@ def pcg(monitor: Monitor) -> Tensor:
         R = monitor.checked(X, R - alpha * AD)
         Z = monitor.preconditioned(R)
         beta = torch.where(monitor.replaced, -ratio(dot(Z, AD), curvature), ratio(dot(R, Z), rz))
-        D = Z if monitor.restarts() else Z + beta * D
-        monitor.spectrum.add_step(alpha, beta)
+        fresh = monitor.restarts()
+        D = Z if fresh else Z + beta * D
+        monitor.spectrum.add_step(alpha, torch.where(monitor.replaced | fresh, 0.0, beta))
 
     return X
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ellipj, ellipk
+from scipy.special import ellipj, ellipkm1
 
 Array = NDArray[np.float64]
 
@@ -14,9 +14,10 @@ MOST_NODES = 200
 
 @dataclass(frozen=True)
 class PartialFractions:
-    """λ ↦ constant + factor(λ) Σ_i w_i / (λ + t_i) on an interval, with its largest error there.
+    """λ ↦ constant + factor(λ) Σ_i w_i / (λ + t_i) on an interval.
 
-    ``numerator`` names the factor: "one", "identity" (λ) or "shifted" (λ − centre).
+    ``numerator`` names the factor: "one", "identity" (λ) or "shifted" (λ − centre). ``error`` is the largest one on the
+    interval, relative for the roots, absolute for the logarithm ("shifted").
     """
 
     shifts: Array
@@ -47,15 +48,15 @@ def partial_fractions(function: str, low: float, high: float, rtol: float) -> Pa
         candidate = _logarithm(low, high, nodes) if function == "log" else _root(function, low, high, nodes)
         error = float((np.abs(candidate(grid) - exact) / scale).max())
         if error <= rtol or nodes >= MOST_NODES:
-            absolute = float(np.abs(candidate(grid) - exact).max())
-            return replace(candidate, error=absolute)
+            worst = float(np.abs(candidate(grid) - exact).max()) if function == "log" else error
+            return replace(candidate, error=worst)
         nodes += max(1, nodes // 4)
 
 
 def _root(function: str, low: float, high: float, nodes: int) -> PartialFractions:
     """λ^-½ by the trapezium rule in the elliptic coordinate of Hale, Higham & Trefethen (2008), method 3."""
     modulus = 1 - low / high
-    quarter = ellipk(modulus)
+    quarter = ellipkm1(low / high)
     sn, cn, dn, _ = ellipj((np.arange(nodes) + 0.5) * quarter / nodes, modulus)
     shifts = low * (sn / cn) ** 2
     weights = 2 * quarter * math.sqrt(low) / (math.pi * nodes) * dn / cn**2

@@ -21,15 +21,15 @@ class Status(Enum):
     INDEFINITE_OPERATOR = "A is singular or not positive definite (dᵀAd ≤ 0); raise the noise or use float64"
     INDEFINITE_PRECONDITIONER = "the preconditioner is not positive definite (rᵀP⁻¹r ≤ 0)"
     UNSYMMETRIC_PRECONDITIONER = "P⁻¹ is not symmetric or changes between calls; mend it or use flexible_pcg"
-    NOT_FINITE = "NaN or infinite numbers appeared in the right-hand side, a product or the preconditioner"
+    NOT_FINITE = "NaN or infinite numbers appeared in B, the start, a product or the preconditioner"
 
 
 @dataclass(frozen=True)
 class Stopping:
     """Stop a column once its recomputed residual has ‖b − Ax‖ ≤ max(atol, rtol ‖b‖), or at a limit.
 
-    ``patience`` is the number of iterations without a 1 % gain in any column's best residual after which the
-    solve is called stagnated.
+    ``patience`` is the number of iterations without a gain of 1 %, in any column's best residual or in the energy
+    xᵀb − ½xᵀAx that CG maximises, after which the solve is called stagnated.
     """
 
     rtol: float = 1e-6
@@ -111,6 +111,11 @@ class SolveReport:
             raise SolveFailed(str(self))
         return self
 
+    def _conditions(self) -> list[str]:
+        known = {"A": self.condition_operator, "the preconditioned A": self.condition_preconditioned}
+        words = [f"{name} at least {value:.3g}" for name, value in known.items() if not math.isnan(value)]
+        return [f"  condition number of {', of '.join(words)}"] if words else []
+
     def __str__(self) -> str:
         done = int(self.converged.sum())
         lines = [
@@ -119,8 +124,7 @@ class SolveReport:
             f"{float(self.relative_residuals.max()):.2e}",
             f"  {int(self.iterations.max())} iterations, {self.products} products with A ({self.columns} columns), "
             f"{self.seconds:.3g} s, products in {str(self.precision).removeprefix('torch.')}",
-            f"  condition number of A at least {self.condition_operator:.3g}, preconditioned "
-            f"{self.condition_preconditioned:.3g}",
+            *self._conditions(),
             *(f"  {note}" for note in self.tried),
         ]
         return "\n".join(lines)

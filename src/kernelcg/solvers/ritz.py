@@ -7,8 +7,8 @@ import torch
 from scipy.linalg import eigvalsh_tridiagonal
 from torch import Tensor
 
-BLOCKS_KEPT = 30
-"""Steps of a block iteration kept at either end for the Ritz values: more cost more than they tell."""
+LARGEST_PENCIL = 600
+"""Rows of the small eigenproblem for block Ritz values; the first and the last steps are kept."""
 
 Block = tuple[Tensor, Tensor, Tensor, Tensor | None]
 """S, C, G and H of one block step."""
@@ -43,10 +43,11 @@ class Spectrum:
         """Take note of one block step: S = ZᵀR, Z = D C + D₋ H, G = DᵀAD; H is None after a restart."""
         C = D.T @ (Z if previous is None or H is None else Z - previous[0] @ H)
         self.blocks.append((Z.T @ R, C, G, H))
-        if len(self.blocks) > 2 * BLOCKS_KEPT:
-            del self.blocks[BLOCKS_KEPT]
-            S, C, G, _ = self.blocks[BLOCKS_KEPT]
-            self.blocks[BLOCKS_KEPT] = (S, C, G, None)
+        kept = max(1, LARGEST_PENCIL // (2 * Z.shape[1]))
+        if len(self.blocks) > 2 * kept:
+            del self.blocks[kept]
+            S, C, G, _ = self.blocks[kept]
+            self.blocks[kept] = (S, C, G, None)
 
     def condition_numbers(self, unpreconditioned: bool) -> tuple[float, float]:
         """Return lower estimates of κ(A) and κ(P⁻¹A), NaN where nothing is known."""

@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernelcg.arguments import matrix
-from kernelcg.operators import Counting, Identity, Invertible, KernelPlusDiagonal, LinearOperator, as_operator
+from kernelcg.operators import Counting, Identity, Invertible, LinearOperator, as_operator, in_best_precision
 from kernelcg.randomness import normal, seeded
 from kernelcg.solvers.lanczos import BlockLanczos
-from kernelcg.solvers.matrix_functions import FUNCTIONS, FunctionReport, apply_function
+from kernelcg.solvers.matrix_functions import FUNCTIONS, FunctionReport, apply_function, columns_for
 from kernelcg.solvers.rational import Array, PartialFractions, partial_fractions
 from kernelcg.solvers.report import SolveReport, Status, Stopping
 from kernelcg.solvers.solve import solve
@@ -46,6 +45,10 @@ class Shifted(LinearOperator):
     def memory_budget(self) -> int | None:
         return self.operator.memory_budget()
 
+    def spectrum_floor(self) -> float | None:
+        floor = self.operator.spectrum_floor()
+        return None if floor is None else floor + self.shift
+
 
 def apply_function_rational(
     A: Any,
@@ -60,8 +63,8 @@ def apply_function_rational(
     """Return f(A) V for f = "sqrt", "inverse_sqrt" or "log" as a sum of shifted solves Σ w_i (A + t_i I)⁻¹ V.
 
     ``preconditioner(t)`` builds one for A + tI (for a low-rank recipe: the same factor with t added to the
-    diagonal); ``interval`` encloses the spectrum of A, see `spectral_interval`; ``stopping`` gives the limits
-    of each solve, whose tolerance follows from rtol. The error estimate adds the error of the fractions on the
+    diagonal); ``interval`` encloses the spectrum of A, by default that of `spectral_interval`; ``stopping`` gives
+    the limits of each solve, whose tolerance follows from rtol. Products are in float64. The error estimate adds the error of the fractions on the
     interval to the bound ‖r_i‖ / (low + t_i) of each solve.
 
     References
@@ -70,8 +73,8 @@ def apply_function_rational(
     """
     if function not in FUNCTIONS:
         raise ValueError(f"function must be one of {', '.join(FUNCTIONS)}, not {function!r}")
-    began, counted = time.perf_counter(), Counting(as_operator(A))
-    block = matrix(V, "V", finite=False).double()
+    began, counted = time.perf_counter(), Counting(in_best_precision(as_operator(A)))
+    block = columns_for(counted, V)
     low, high = spectral_interval(counted) if interval is None else interval
     if not 0 < low <= high:
         raise ValueError(f"interval must be positive and ordered, not ({low}, {high}): A must be positive definite")
@@ -86,7 +89,7 @@ def apply_function_rational(
     if fractions.numerator == "identity":
         total = counted @ total
     total += fractions.constant * block
-    error = _error(fractions, low, block, reports)
+    error = _error(fractions, low, block, total, reports)
     return FunctionReport(
         value=total,
         error_estimates=error,
@@ -102,22 +105,19 @@ def apply_function_rational(
 def spectral_interval(A: LinearOperator, steps: int = 20) -> tuple[float, float]:
     """Return an interval that encloses the spectrum of A.
 
-    The upper end comes from a few Lanczos steps with a margin of 10 %. The lower end is the smallest diagonal
-    entry for A = S K S + D, which is rigorous since S K S is positive semi-definite; for other operators it is
-    half the smallest Ritz value of more steps, which is only an estimate.
+    The lower end is what the operator knows for certain: for A = S K S + D the smallest entry of D. An operator that
+    knows nothing is refused, since small eigenvalues are what no estimate finds. The upper end comes from a few
+    Lanczos steps, with a margin of 10 %.
     """
-    inner: LinearOperator = A
-    while isinstance(inner, Counting):
-        inner = inner.operator
-    is_kernel = isinstance(inner, KernelPlusDiagonal)
+    low = A.spectrum_floor()
+    if low is None:
+        raise ValueError("A knows no lower bound of its spectrum; give interval=(low, high)")
     like = torch.zeros((), dtype=torch.float64, device=A.device)
     krylov = BlockLanczos(A, normal(len(A), min(4, len(A)), seeded(0), like), Identity(len(A), like))
-    for _ in range(steps if is_kernel else 5 * steps):
+    for _ in range(steps):
         if not krylov.exhausted:
             krylov.step()
-    ritz = torch.linalg.eigvalsh(krylov.T)
-    low = float(inner.diagonal.min()) if isinstance(inner, KernelPlusDiagonal) else 0.5 * float(ritz[0])
-    return low, 1.1 * float(ritz[-1])
+    return low, 1.1 * float(torch.linalg.eigvalsh(krylov.T)[-1])
 
 
 def _solve_tolerance(
@@ -146,8 +146,8 @@ def _amplification(fractions: PartialFractions, low: float) -> Array:
     return np.ones_like(inverse) if fractions.numerator == "identity" else inverse
 
 
-def _error(fractions: PartialFractions, low: float, V: Tensor, reports: list[SolveReport]) -> Tensor:
-    error = fractions.error * torch.linalg.vector_norm(V, dim=0)
+def _error(fractions: PartialFractions, low: float, V: Tensor, value: Tensor, reports: list[SolveReport]) -> Tensor:
+    error = fractions.error * torch.linalg.vector_norm(V if fractions.numerator == "shifted" else value, dim=0)
     factors = abs(fractions.weights) * _amplification(fractions, low)
     for factor, report in zip(factors.tolist(), reports, strict=True):
         error = error + factor * report.true_residual_norms

@@ -57,6 +57,10 @@ def solve(
     right = _block(B, "B", (len(operator), None), operator.device)
     guess = None if start is None else _block(start, "start", tuple(right.shape), operator.device)
     P = Identity(len(operator), right) if preconditioner is None else preconditioner
+    if not isinstance(P, Invertible):
+        raise TypeError(f"preconditioner must have solve(R) and is_constant, which {type(P).__name__} has not")
+    if not isinstance(stopping, Stopping):
+        raise TypeError(f"stopping must be a Stopping, not {stopping!r}")
     name = method or ("flexible_pcg" if not P.is_constant else "pcg" if right.shape[1] == 1 else "block_pcg")
     if name not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)} or None, not {name!r}")
