@@ -64,8 +64,8 @@ def apply_function_rational(
 
     ``preconditioner(t)`` builds one for A + tI (for a low-rank recipe: the same factor with t added to the
     diagonal); ``interval`` encloses the spectrum of A, by default that of `spectral_interval`; ``stopping`` gives
-    the limits of each solve, whose tolerance follows from rtol. Products are in float64. The error estimate adds the error of the fractions on the
-    interval to the bound ‖r_i‖ / (low + t_i) of each solve.
+    the limits of each solve, whose tolerance follows from rtol. Products are in float64. The error estimate adds
+    the error of the fractions on the interval to the bound ‖r_i‖ / (low + t_i) of each solve.
 
     References
     ----------
