@@ -4,12 +4,12 @@ Concrete and Power plant come from the directory KERNELCG_DATA (see the README);
 same shape stands in and is called so. All 16 columns must reach a true relative residual of 1e-4.
 """
 
-import csv
 import os
 from pathlib import Path
 
 import numpy as np
 import torch
+from table import Table
 from torch import Tensor
 
 from kernelcg.kernels import RBF
@@ -17,7 +17,6 @@ from kernelcg.operators import KernelPlusDiagonal
 from kernelcg.randomness import rademacher
 from kernelcg.solvers import Stopping, solve
 
-RESULTS = Path(__file__).parent / "results" / "block_against_batched.csv"
 COLUMNS, LIMIT = 16, 1000
 
 # settings: (name, log σ², log λ, lengthscale); the tuned ones are optima of the evidence on the paper's first fold
@@ -52,7 +51,7 @@ def load(name: str) -> tuple[str, Tensor, Tensor]:
 
 def main() -> None:
     stopping = Stopping(rtol=1e-4, max_iterations=LIMIT, patience=LIMIT)
-    rows = []
+    table = Table()
     for name, settings in SETTINGS.items():
         label, X, y = load(name)
         probes = rademacher(len(X), COLUMNS - 1, torch.Generator().manual_seed(0), like=y)
@@ -60,7 +59,7 @@ def main() -> None:
         for setting, log_variance, log_noise, lengthscale in settings:
             A = KernelPlusDiagonal(RBF(lengthscale, np.exp(log_variance)), X, np.exp(log_noise))
             block, batched = (solve(A, B, method=method, stopping=stopping) for method in ("block_pcg", "cg"))
-            rows.append(
+            table.add(
                 {
                     "data": label,
                     "n": len(X),
@@ -76,15 +75,7 @@ def main() -> None:
                     "batched seconds": round(batched.seconds, 2),
                 }
             )
-            if len(rows) == 1:
-                print(" | ".join(rows[0]))
-            print(" | ".join(str(value).rjust(len(key)) for key, value in rows[-1].items()), flush=True)
-    RESULTS.parent.mkdir(exist_ok=True)
-    with RESULTS.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-    print(f"wrote {RESULTS}")
+    table.save("block_against_batched.csv")
 
 
 if __name__ == "__main__":

@@ -1,28 +1,26 @@
 """Speed of the two O(n²) operations, as ratios against peers in the same run; writes results/products.csv.
 
 Every time is the least CPU time of several repetitions on one thread, except the column "2 threads", which
-is wall-clock time. The roof is that of PERFORMANCE: n²((d + p)/2 + t) multiply-adds, p = 5 in float32 and 10 in
+is wall-clock time. The roof is the time of n²((d + p)/2 + t) multiply-adds, p = 5 in float32 and 10 in
 float64, at the rate of fused multiply-adds measured on the spot. Peers that are not installed or fail are left out,
 with the reason.
 """
 
 import argparse
-import csv
 import math
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
 from scipy.spatial.distance import cdist
+from table import Table
 from torch import Tensor
 
 from kernelcg import _native
 from kernelcg.backends import Native, Tiles
 from kernelcg.kernels import RBF
 
-RESULTS = Path(__file__).parent / "results" / "products.csv"
 POLYNOMIAL = {torch.float32: 5, torch.float64: 10}
 Product = Callable[[Tensor, Tensor], object]
 
@@ -120,21 +118,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="time spent on each number")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    others, rows = peers(), []
+    others, table = peers(), Table()
     print(f"RBF, n = {options.n}, instruction set {_native.levels()[_native.best_level()][0]}; peers: times slower")
     for dtype in (torch.float32, torch.float64):
         for d in (4, 9, 57):
             for t in (1, 5, 16):
-                rows.append(measure(options.n, d, t, dtype, others, options.seconds))
-                if len(rows) == 1:
-                    print(" | ".join(rows[0]))
-                print(" | ".join(str(value).rjust(len(name)) for name, value in rows[-1].items()), flush=True)
-    RESULTS.parent.mkdir(exist_ok=True)
-    with RESULTS.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-    print(f"wrote {RESULTS}")
+                table.add(measure(options.n, d, t, dtype, others, options.seconds))
+    table.save("products.csv")
 
 
 if __name__ == "__main__":

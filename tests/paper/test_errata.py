@@ -1,7 +1,7 @@
 """Printed formulas of "Preconditioning Kernel Matrices" (ICML 2016) that are wrong, beside the right ones.
 
-Numbers follow the list of errata kept with the project. Each printed form must fail the test that the right one
-passes. Algorithm 1 is items 1 to 5; items on preconditioners and on the Laplace approximation join with them.
+The items are numbered as the project counts them. Each printed form must fail the test that the right one passes.
+Algorithm 1 is items 1 to 5; items on preconditioners and on the Laplace approximation join with them.
 """
 
 import itertools
