@@ -51,6 +51,30 @@ struct BlockArguments {
     int threads;
 };
 
+// Row i of out (x.rows by neighbours.columns + 1) is R_JJ^-1 e_i / sqrt(e_i^T R_JJ^-1 e_i) for the neighbours J of
+// point i and the point itself, its entry the last one, where R = S (variance K(x, x) - F F^T) S + D. A neighbour of -1
+// is none and has entry 0.
+struct LocalFactorsArguments {
+    MatrixView<double> x;
+    MatrixView<int64_t> neighbours;
+    MatrixView<double> factor;  // F
+    const double* scale;        // S
+    const double* diagonal;     // D, positive
+    double* out;
+    double variance;
+    Profile profile;
+    int threads;
+};
+
+// Sizes that determine the memory of local factors (rank = columns of F).
+struct LocalSize {
+    int64_t points;
+    int64_t features;
+    int64_t neighbours;
+    int64_t rank;
+    int threads;
+};
+
 // Sizes that determine the memory of a product (vectors = columns of v) or of a gradient (vectors = columns of left).
 struct ProblemSize {
     int64_t rows;
@@ -71,9 +95,12 @@ struct Operations {
     double (*fma_rate)(int threads);
 };
 
+// Local factors exist in double precision only: they invert nearly singular matrices.
 struct Variant {
     Operations<float> single_precision;
     Operations<double> double_precision;
+    void (*local_factors)(const LocalFactorsArguments&);
+    int64_t (*local_factors_workspace_bytes)(const LocalSize&);
 };
 
 }  // namespace kernelcg

@@ -103,6 +103,23 @@ void block(Matrix<const T> X, Matrix<const T> Y, Matrix<T> out, int profile, int
     if (out.size() > 0) operations.block(arguments);
 }
 
+void local_factors(Matrix<const double> X, Matrix<const int64_t> neighbours, Matrix<const double> F,
+                   Vector<const double> scale, Vector<const double> diagonal, Matrix<double> out, double variance,
+                   int profile, int threads, int level) {
+    const Variant& variant = variant_at(level);
+    const LocalFactorsArguments arguments = {
+        view(X),  view(neighbours),         view(F), scale.data(), diagonal.data(), out.data(),
+        variance, checked_profile(profile), checked_threads(threads)};
+    require_equal(arguments.neighbours.rows, arguments.x.rows, "The number of rows of neighbours");
+    require_equal(arguments.factor.rows, arguments.x.rows, "The number of rows of F");
+    require_equal(int64_t(scale.shape(0)), arguments.x.rows, "The length of scale");
+    require_equal(int64_t(diagonal.shape(0)), arguments.x.rows, "The length of diagonal");
+    require_equal(int64_t(out.shape(0)), arguments.x.rows, "The number of rows of out");
+    require_equal(int64_t(out.shape(1)), arguments.neighbours.columns + 1, "The number of columns of out");
+    nb::gil_scoped_release release;
+    if (out.size() > 0) variant.local_factors(arguments);
+}
+
 // The largest workspace over the compiled variants, which differ a little in their padding.
 template <class CountSingle, class CountDouble>
 int64_t largest_workspace(int itemsize, const CountSingle& count_single, const CountDouble& count_double) {
@@ -128,6 +145,14 @@ int64_t gradient_workspace_bytes(int64_t n, int64_t m, int64_t d, int64_t q, int
     const ProblemSize size = {n, m, d, q, checked_threads(threads), symmetric};
     const auto count = [&](const auto& operations) { return operations.gradient_workspace_bytes(size); };
     return largest_workspace(itemsize, count, count);
+}
+
+int64_t local_factors_workspace_bytes(int64_t n, int64_t d, int64_t q, int64_t m, int threads) {
+    const LocalSize size = {n, d, q, m, checked_threads(threads)};
+    int64_t bytes = 0;
+    for (const Level& level : levels())
+        if (level.variant) bytes = std::max(bytes, level.variant->local_factors_workspace_bytes(size));
+    return bytes;
 }
 
 double fma_rate(bool single, int threads, int level) {
@@ -168,6 +193,11 @@ NB_MODULE(_native, module) {
     module.doc() = "Matrix-free kernel products and gradients on the CPU.";
     kernelcg::define_operations<float>(module);
     kernelcg::define_operations<double>(module);
+    module.def("local_factors", &kernelcg::local_factors, kernelcg::exact("X"), kernelcg::exact("neighbours"),
+               kernelcg::exact("F"), kernelcg::exact("scale"), kernelcg::exact("diagonal"), kernelcg::exact("out"),
+               "variance"_a, "profile"_a, "threads"_a, "level"_a,
+               "out[i] = R_JJ^-1 e_i / sqrt(e_i^T R_JJ^-1 e_i), J = neighbours[i] and i, of R = S (variance K - F F^T) "
+               "S + D; neighbours must be -1 (none) or rows of X.");
     module.def("levels", &kernelcg::level_descriptions,
                "(name, available, reason why not) for each instruction set level.");
     module.def("best_level", &kernelcg::best_level, "Index of the fastest available level.");
@@ -176,6 +206,8 @@ NB_MODULE(_native, module) {
                "symmetric"_a, "Upper bound on the bytes that product allocates.");
     module.def("gradient_workspace_bytes", &kernelcg::gradient_workspace_bytes, "n"_a, "m"_a, "d"_a, "q"_a,
                "itemsize"_a, "threads"_a, "symmetric"_a, "Upper bound on the bytes that gradient allocates.");
+    module.def("local_factors_workspace_bytes", &kernelcg::local_factors_workspace_bytes, "n"_a, "d"_a, "q"_a, "m"_a,
+               "threads"_a, "Upper bound on the bytes that local_factors allocates.");
     module.def("fma_rate", &kernelcg::fma_rate, "single"_a, "threads"_a, "level"_a,
                "Measured peak of multiply-adds per second (takes about 0.2 s).");
 }

@@ -111,6 +111,34 @@ KERNELCG_INLINE double sum_of_lanes(Vec<T> values) {
     return even + odd;
 }
 
+// values with the lanes l and l ^ Step exchanged.
+template <int Step>
+KERNELCG_INLINE Vec<double> exchange_lanes(Vec<double> values) {
+#if defined(__clang__) && KERNELCG_VECTOR_BYTES == 64
+    return __builtin_shufflevector(values, values, 0 ^ Step, 1 ^ Step, 2 ^ Step, 3 ^ Step, 4 ^ Step, 5 ^ Step, 6 ^ Step,
+                                   7 ^ Step);
+#elif defined(__clang__) && KERNELCG_VECTOR_BYTES == 32
+    return __builtin_shufflevector(values, values, 0 ^ Step, 1 ^ Step, 2 ^ Step, 3 ^ Step);
+#elif defined(__clang__)
+    return __builtin_shufflevector(values, values, 0 ^ Step, 1 ^ Step);
+#else
+    VectorTypes<double>::Bits source;
+    KERNELCG_UNROLL for (int lane = 0; lane < kLanes<double>; ++lane) source[lane] = lane ^ Step;
+    return __builtin_shuffle(values, source);
+#endif
+}
+
+// Sum of the lanes by halving: fewer instructions than one lane after the other, where many sums are to be formed.
+template <int Step = kLanes<double> / 2>
+KERNELCG_INLINE double total_of_lanes(Vec<double> values) {
+    if constexpr (Step == 0)
+        return values[0];
+    else
+        return total_of_lanes<Step / 2>(values + exchange_lanes<Step>(values));
+}
+
+KERNELCG_INLINE double square_root(double x) { return __builtin_sqrt(x); }
+
 KERNELCG_INLINE Vec<float> square_root(Vec<float> x) {
 #if KERNELCG_VECTOR_BYTES == 64
     return (Vec<float>)_mm512_sqrt_ps((__m512)x);

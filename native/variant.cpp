@@ -2,6 +2,7 @@
 #include "block.hpp"
 #include "gradient.hpp"
 #include "interface.hpp"
+#include "local_factors.hpp"
 #include "product.hpp"
 #include "roof.hpp"
 
@@ -44,6 +45,11 @@ struct RunBlock {
     }
 };
 
+template <Profile P>
+struct RunLocalFactors {
+    static void run(const LocalFactorsArguments& arguments) { local_factors<P>(arguments); }
+};
+
 template <class T>
 constexpr Operations<T> operations() {
     return {
@@ -56,7 +62,12 @@ constexpr Operations<T> operations() {
     };
 }
 
-constexpr Variant kVariant = {operations<float>(), operations<double>()};
+constexpr Variant kVariant = {
+    operations<float>(),
+    operations<double>(),
+    for_profile<RunLocalFactors, LocalFactorsArguments>,
+    local_factors_workspace_bytes,
+};
 
 }  // namespace
 

@@ -150,3 +150,45 @@ FORMULAS = {
     "Sum": lambda X, Y, left, right: left + right,
     "Product": lambda X, Y, left, right: left * right,
 }
+
+
+def local_matrix(kernel, X, F, scale, diagonal):
+    """Return R = S (K − F Fᵀ) S + D; F and scale may be None."""
+    n = len(X)
+    F = np.zeros((n, 0)) if F is None else array(F)
+    S = np.diag(np.ones(n) if scale is None else array(scale))
+    return S @ (kernel_matrix(kernel, X, X) - F @ F.T) @ S + np.diag(array(diagonal))
+
+
+def local_factors(R, neighbours):
+    """Return the rows g_i = R_JJ⁻¹ e_i / √(e_iᵀ R_JJ⁻¹ e_i), J = N(i) ∪ {i}; 0 where a neighbour is −1."""
+    n, q = neighbours.shape
+    G = np.zeros((n, q + 1))
+    for i, row in enumerate(array(neighbours).astype(int)):
+        columns = [*np.flatnonzero(row >= 0), q]
+        J = [*row[row >= 0], i]
+        column = np.linalg.solve(R[np.ix_(J, J)], np.eye(len(J))[-1])
+        G[i, columns] = column / np.sqrt(column[-1])
+    return G
+
+
+def local_factors_error(result, kernel, X, neighbours, F, scale, diagonal):
+    """Return the worst |g_i − truth| / |truth|, relative to the largest entry of S K S + D over the smallest of D."""
+    n = len(X)
+    truth = local_factors(local_matrix(kernel, X, F, scale, diagonal), neighbours)
+    assert array(result).shape == truth.shape
+    S = np.ones(n) if scale is None else array(scale)
+    size = np.max(np.abs(S) ** 2 * np.diag(kernel_matrix(kernel, X, X)) + array(diagonal), initial=0.0)
+    error = np.linalg.norm(array(result) - truth, axis=1) / np.linalg.norm(truth, axis=1)
+    return np.max(error, initial=0.0) / (size / np.min(array(diagonal), initial=1.0))
+
+
+def partial_cholesky(K, m):
+    """Return F (n, m) with K − F Fᵀ positive semidefinite: m steps of a Cholesky factorisation, largest pivot first."""
+    F, rest = np.zeros((len(K), m)), np.array(K)
+    for k in range(m):
+        p = np.argmax(np.diag(rest))
+        if rest[p, p] > 1e-12 * np.max(np.diag(K)):
+            F[:, k] = rest[:, p] / np.sqrt(rest[p, p])
+            rest = rest - np.outer(F[:, k], F[:, k])
+    return F

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from kernelcg.arguments import FLOATS, memory_bytes, same_rows
+from kernelcg.arguments import FLOATS, memory_bytes, require_finite, same_rows
 from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.kernels import Kernel
 
@@ -51,6 +51,29 @@ class Backend(ABC):
     @abstractmethod
     def block(self, kernel: Kernel, X: Tensor, Y: Tensor, *, precision: torch.dtype | None = None) -> Tensor:
         """Return K(X, Y) itself, an (n, m) tensor in ``precision``: kernel columns, small blocks."""
+
+    @abstractmethod
+    def local_factors(
+        self,
+        kernel: Kernel,
+        X: Tensor,
+        neighbours: Tensor,
+        F: Tensor | None,
+        scale: Tensor | None,
+        diagonal: Tensor,
+    ) -> Tensor:
+        """Return the (n, q + 1) rows g_i = R_JJ⁻¹ e_i / √(e_iᵀ R_JJ⁻¹ e_i), J = N(i) ∪ {i}, of R = S (K − F Fᵀ) S + D.
+
+        N(i) are the distinct rows of X that row i of the int64 ``neighbours`` names, −1 where there are fewer than
+        q. Columns follow ``neighbours``, 0 where there is none; the last is the point's own and positive. F (n, m)
+        must leave K − F Fᵀ positive semidefinite; F = None is 0, scale = None is S = I. Everything is float64 and
+        finite, however small D: bounds that hold in exact arithmetic (squared pivots of a Cholesky factor of R_JJ
+        are at least D) are imposed where rounding breaks them. Costs O(n q² (m + d + q)) time.
+
+        References
+        ----------
+        Vecchia (1988), JRSS B 50; Kolotilina & Yeremin (1993), SIAM J. Matrix Anal. Appl. 14.
+        """
 
     def budget(self) -> int:
         """Return the bytes an operation may allocate."""
@@ -114,6 +137,58 @@ def check_gradient(X: Tensor, Y: Tensor, left: Tensor, right: Tensor, precision:
     if left.shape[1] != right.shape[1]:
         raise ValueError(f"left has {left.shape[1]} columns but right has {right.shape[1]}; they must be equal")
     return dtype
+
+
+def check_local_factors(
+    X: Tensor, neighbours: Tensor, F: Tensor | None, scale: Tensor | None, diagonal: Tensor
+) -> None:
+    """Check the arguments of local factors: shapes, dtypes, devices, finite numbers and neighbours that exist."""
+    check_inputs(X, X, None)
+    _require_finite_range(X, "X")
+    _check_neighbours(X, neighbours)
+    for name, value in {"F": F, "scale": scale, "diagonal": diagonal}.items():
+        if value is not None or name == "diagonal":
+            shape = (len(X), None) if name == "F" else (len(X),)
+            _require_finite_range(_check_tensor(X, value, name, torch.float64, shape), name)
+    if len(X) and not diagonal.min() > 0:
+        raise ValueError(f"diagonal must be positive, not {diagonal.min().item():.6g}; add noise or a jitter")
+
+
+def _check_neighbours(X: Tensor, neighbours: Tensor) -> None:
+    """Raise unless every row of ``neighbours`` names rows of X other than itself, or −1."""
+    n, rows_at_once = len(X), 2**14
+    _check_tensor(X, neighbours, "neighbours", torch.int64, (n, None))
+    if neighbours.numel() == 0:
+        return
+    low, high = (bound.item() for bound in neighbours.aminmax())
+    if low < -1 or high >= n:
+        raise ValueError(f"neighbours must be rows of X, 0 to {n - 1}, or -1 for none, not {low if low < -1 else high}")
+    for start in range(0, n, rows_at_once):
+        some = neighbours[start : start + rows_at_once]
+        own = some == torch.arange(start, start + len(some), device=X.device)[:, None]
+        if bool(own.any()):
+            row = start + own.nonzero()[0, 0].item()
+            raise ValueError(f"neighbours of row {row} hold {row} itself, which always belongs to it; leave it out")
+
+
+def _check_tensor(X: Tensor, value: object, name: str, dtype: torch.dtype, shape: tuple[int | None, ...]) -> Tensor:
+    """Return ``value``, which must be a tensor beside X with this dtype and shape, None for any length."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a torch tensor, not {type(value).__name__}")
+    if value.dtype != dtype:
+        raise TypeError(f"{name} must be {str(dtype).removeprefix('torch.')}, not {value.dtype}; convert it")
+    if value.ndim != len(shape) or any(b not in (None, a) for a, b in zip(value.shape, shape, strict=True)):
+        wanted = ", ".join("any" if length is None else str(length) for length in shape)
+        raise ValueError(f"{name} must have shape ({wanted}), not {tuple(value.shape)}, since X has {len(X)} rows")
+    if value.device != X.device:
+        raise ValueError(f"{name} is on {value.device} but X is on {X.device}; move one of them")
+    return value
+
+
+def _require_finite_range(value: Tensor, name: str) -> None:
+    """Raise as `require_finite` does, without its temporaries unless something is wrong."""
+    if value.numel() and not all(bool(bound.isfinite()) for bound in value.detach().aminmax()):
+        require_finite(value, name)
 
 
 def rounded_inputs(kernel: Kernel, X: Tensor, Y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

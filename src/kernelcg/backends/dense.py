@@ -46,6 +46,17 @@ class Dense(Backend):
     def block(self, kernel: Kernel, X: Tensor, Y: Tensor, *, precision: torch.dtype | None = None) -> Tensor:
         return self.base.block(kernel, X, Y, precision=precision)
 
+    def local_factors(
+        self,
+        kernel: Kernel,
+        X: Tensor,
+        neighbours: Tensor,
+        F: Tensor | None,
+        scale: Tensor | None,
+        diagonal: Tensor,
+    ) -> Tensor:
+        return self.base.local_factors(kernel, X, neighbours, F, scale, diagonal)
+
 
 def store(kernel: Kernel, X: Tensor, base: Backend, *, precision: torch.dtype | None = None) -> Dense:
     """Compute K(X, X) with ``base`` and keep it, if its n² numbers fit the budget of ``base``."""

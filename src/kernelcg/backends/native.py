@@ -13,6 +13,7 @@ from kernelcg.backends.base import (
     Backend,
     check_gradient,
     check_inputs,
+    check_local_factors,
     check_product,
     require_memory,
     rounded_columns,
@@ -121,6 +122,40 @@ class Native(Backend):
         _native.block(A, A if B is None else B, result, _profile(kernel), self._threads(), self._level())
         return result.mul_(kernel.variance.item())
 
+    def local_factors(
+        self,
+        kernel: Kernel,
+        X: Tensor,
+        neighbours: Tensor,
+        F: Tensor | None,
+        scale: Tensor | None,
+        diagonal: Tensor,
+    ) -> Tensor:
+        check_local_factors(X, neighbours, F, scale, diagonal)
+        multiple, part = _multiple_of(kernel)
+        if not _fuses(part, X):
+            return Tiles(self.memory).local_factors(kernel, X, neighbours, F, scale, diagonal)
+        (n, q), m = neighbours.shape, 0 if F is None else F.shape[1]
+        work = _native.local_factors_workspace_bytes(n, X.shape[1], q, m, self._threads())
+        copied = sum(8 * value.numel() for value in (neighbours, F) if value is not None and not value.is_contiguous())
+        needed = work + copied + _copies(X, X, 0) + 16 * n
+        require_memory(needed, self.budget(), f"local factors of neighbourhoods of {q + 1} points")
+        A, _ = _scaled_inputs(part, X, X, torch.float64)
+        result = A.new_empty(n, q + 1)
+        _native.local_factors(
+            A,
+            neighbours.contiguous(),
+            A.new_empty(n, 0) if F is None else F.detach().contiguous(),
+            A.new_ones(n) if scale is None else scale.detach().contiguous(),
+            diagonal.detach().contiguous(),
+            result,
+            multiple * part.variance.item(),
+            _profile(part),
+            self._threads(),
+            self._level(),
+        )
+        return result
+
     def _fused_gradient(
         self, kernel: RBF | Matern, X: Tensor, Y: Tensor, left: Tensor, right: Tensor, dtype: torch.dtype
     ) -> Tensor:
@@ -171,6 +206,14 @@ def _constant_factor(kernel: Product) -> tuple[Constant, Kernel] | None:
         if type(one) is Constant:
             return one, other
     return None
+
+
+def _multiple_of(kernel: Kernel) -> tuple[float, Kernel]:
+    """Return c and k with kernel = c k, all constant factors in c."""
+    multiple = 1.0
+    while type(kernel) is Product and (found := _constant_factor(kernel)):
+        multiple, kernel = multiple * found[0].variance.item(), found[1]
+    return multiple, kernel
 
 
 def _copies(X: Tensor, Y: Tensor, k: int) -> int:

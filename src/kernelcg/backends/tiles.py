@@ -11,12 +11,14 @@ from kernelcg.backends.base import (
     Backend,
     check_gradient,
     check_inputs,
+    check_local_factors,
     check_product,
     require_memory,
     rounded_columns,
     rounded_inputs,
     rounded_pairs,
 )
+from kernelcg.backends.neighbourhoods import local_rows, local_systems
 from kernelcg.kernels import Kernel
 
 TEMPORARIES = 10
@@ -84,6 +86,36 @@ class Tiles(Backend):
             for i, j in _tiles(len(A), len(B), size, symmetric=False):
                 result[i, j] = kernel(A[i], B[j])
             return result
+
+    def local_factors(
+        self,
+        kernel: Kernel,
+        X: Tensor,
+        neighbours: Tensor,
+        F: Tensor | None,
+        scale: Tensor | None,
+        diagonal: Tensor,
+    ) -> Tensor:
+        check_local_factors(X, neighbours, F, scale, diagonal)
+        n, q = neighbours.shape
+        size = self._neighbourhoods_at_once(kernel, X, q + 1, 0 if F is None else F.shape[1])
+        with torch.no_grad():
+            A, _ = rounded_inputs(kernel, X, X, torch.float64)
+            result = A.new_empty(n, q + 1)
+            for start in range(0, n, size):
+                own = torch.arange(start, min(start + size, n), device=A.device)
+                J = torch.cat([neighbours[own], own[:, None]], 1)  # (c, q + 1)
+                result[own] = local_rows(*local_systems(kernel, A, J, F, scale, diagonal))
+            return result
+
+    def _neighbourhoods_at_once(self, kernel: Kernel, X: Tensor, s: int, m: int) -> int:
+        """Return how many neighbourhoods of s points, with rows of m numbers, are treated together."""
+        copies = len(X) * 3 * X.shape[1] * 8
+        each = 8 * s * (s * TEMPORARIES * kernel._number_of_kernels() + 2 * m + 4 * X.shape[1] + 8)
+        size = (self.budget() - copies) // each
+        if size < 1:
+            require_memory(copies + each, self.budget(), f"local factors of neighbourhoods of {s} points")
+        return min(size, max((DEVICE_TILE if X.is_cuda else CACHE_TILE) ** 2 // s**2, 1))
 
     def _tile_size(self, kernel: Kernel, X: Tensor, Y: Tensor, k: int, dtype: torch.dtype) -> int:
         copies = (len(X) + len(Y)) * (3 * X.shape[1] + 4 * k) * 8
