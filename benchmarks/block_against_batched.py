@@ -1,17 +1,15 @@
 """Iterations of block CG and of CG column by column, for y and 15 probes; writes results/block_against_batched.csv.
 
-Concrete and Power plant come from the directory KERNELCG_DATA (see the README); without it a synthetic set of the
-same shape stands in and is called so. All 16 columns must reach a true relative residual of 1e-4.
+Concrete and Power plant come from `kernelcg.datasets`; where they cannot be had, a synthetic set of the same shape
+stands in and is called so. All 16 columns must reach a true relative residual of 1e-4.
 """
-
-import os
-from pathlib import Path
 
 import numpy as np
 import torch
 from table import Table
 from torch import Tensor
 
+from kernelcg import datasets
 from kernelcg.kernels import RBF
 from kernelcg.operators import KernelPlusDiagonal
 from kernelcg.randomness import rademacher
@@ -33,18 +31,17 @@ SETTINGS = {
         ("small noise, l = 10", 0.0, np.log(1e-4), 10.0),
     ],
 }
-SHAPES = {"concrete": (1030, 8), "powerplant": (9568, 4)}
 
 
 def load(name: str) -> tuple[str, Tensor, Tensor]:
     """Return what the data are, standardised inputs and targets."""
-    file = Path(os.environ.get("KERNELCG_DATA", "data")) / f"{name}.csv.gz"
-    if file.exists():
-        values, label = np.loadtxt(file, delimiter=","), name
-    else:
-        n, d = SHAPES[name]
-        X = np.random.default_rng(0).normal(size=(n, d))
-        values, label = np.c_[X, np.sin(X).sum(1)], f"synthetic in place of {name} ({file} is missing)"
+    try:
+        data = datasets.load(name)
+        values, label = np.c_[data.X, data.y], name
+    except datasets.DatasetNotFound as error:
+        print(error)
+        X = np.random.default_rng(0).normal(size=(datasets.KNOWN[name].n, datasets.KNOWN[name].d))
+        values, label = np.c_[X, np.sin(X).sum(1)], f"synthetic in place of {name}"
     values = (values - values.mean(0)) / values.std(0)
     return label, torch.from_numpy(values[:, :-1].copy()), torch.from_numpy(values[:, -1:].copy())
 
