@@ -84,6 +84,11 @@ class Kernel(ABC):
         r"""Draw (count, d) frequencies with :math:`k(x, y) = k(0)\, \mathrm{E} \cos \omega^\top (x - y)`."""
         raise TypeError(f"{type(self).__name__} has no spectral density: only stationary kernels do")
 
+    def coordinates(self, X: Tensor) -> Tensor:
+        """Return (n, c) coordinates of the rows of X in which close points are strongly correlated ones."""
+        spread = X.std(0, correction=0)
+        return (X - X.mean(0)) / torch.where(spread > 0, spread, 1.0)
+
     def log_parameters(self) -> Tensor:
         """Return every hyperparameter, on a log scale, as one flat float64 vector."""
         own = [_flatten(value) for _, value in self._parts()]

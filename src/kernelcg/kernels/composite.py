@@ -26,6 +26,9 @@ class Constant(Kernel):
     def diagonal(self, X: Tensor) -> Tensor:
         return self.variance.to(X).expand(len(X))
 
+    def coordinates(self, X: Tensor) -> Tensor:
+        return X[:, :0]
+
     def sample_frequencies(self, d: int, count: int, generator: Generator) -> Tensor:
         return torch.zeros(count, d, dtype=torch.float64)
 
@@ -64,6 +67,9 @@ class Sum(Kernel):
     def diagonal(self, X: Tensor) -> Tensor:
         return self.left.diagonal(X) + self.right.diagonal(X)
 
+    def coordinates(self, X: Tensor) -> Tensor:
+        return torch.cat([self.left.coordinates(X), self.right.coordinates(X)], dim=1)
+
     def sample_frequencies(self, d: int, count: int, generator: Generator) -> Tensor:
         """Draw from either part in proportion to its variance."""
         first, second = (part.sample_frequencies(d, count, generator) for part in (self.left, self.right))
@@ -95,6 +101,9 @@ class Product(Kernel):
 
     def diagonal(self, X: Tensor) -> Tensor:
         return self.left.diagonal(X) * self.right.diagonal(X)
+
+    def coordinates(self, X: Tensor) -> Tensor:
+        return torch.cat([self.left.coordinates(X), self.right.coordinates(X)], dim=1)
 
     def sample_frequencies(self, d: int, count: int, generator: Generator) -> Tensor:
         """Add independent draws: the spectrum of a product is a convolution."""

@@ -41,6 +41,10 @@ class Stationary(Kernel):
         per_feature(self.lengthscale, X.shape[1], "lengthscale")
         return self.variance.to(X).expand(len(X))
 
+    def coordinates(self, X: Tensor) -> Tensor:
+        per_feature(self.lengthscale, X.shape[1], "lengthscale")
+        return X / self.lengthscale.detach().to(X)
+
     def sample_frequencies(self, d: int, count: int, generator: Generator) -> Tensor:
         per_feature(self.lengthscale, d, "lengthscale")
         factors = self.precision_factors(count, generator)
@@ -133,6 +137,10 @@ class Periodic(Kernel):
     def diagonal(self, X: Tensor) -> Tensor:
         self._check(X.shape[1])
         return self.variance.to(X).expand(len(X))
+
+    def coordinates(self, X: Tensor) -> Tensor:
+        self._check(X.shape[1])
+        return self._beside(X)._circles(X).detach()
 
     def sample_frequencies(self, d: int, count: int, generator: Generator) -> Tensor:
         """Draw harmonics j of each feature with probability I_j(1/l²) exp(−1/l²), its Fourier coefficient."""

@@ -8,13 +8,14 @@ from kernelcg.operators.base import (
     LinearOperator,
     in_best_precision,
 )
-from kernelcg.operators.counting import Counting, Tally
+from kernelcg.operators.counting import Counting, CountsInner, Tally
 from kernelcg.operators.kernel_plus_diagonal import KernelPlusDiagonal
 from kernelcg.operators.scipy_bridge import as_operator, to_scipy
 
 __all__ = [
     "ConstantInvertible",
     "Counting",
+    "CountsInner",
     "DenseMatrix",
     "Identity",
     "Invertible",

@@ -1,7 +1,7 @@
 """Count what a solver does."""
 
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -15,6 +15,13 @@ class Tally:
 
     products: int = 0
     columns: int = 0
+
+
+@runtime_checkable
+class CountsInner(Protocol):
+    """A preconditioner that iterates inside and keeps a tally of it."""
+
+    inner: Tally
 
 
 @dataclass(frozen=True, eq=False)

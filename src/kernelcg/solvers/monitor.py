@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from kernelcg.operators import Counting, Identity, Invertible, LinearOperator, in_best_precision
+from kernelcg.operators import Counting, CountsInner, Identity, Invertible, LinearOperator, in_best_precision
 from kernelcg.solvers.report import Progress, SolveReport, Status, Stopping
 from kernelcg.solvers.ritz import Spectrum
 
@@ -49,7 +49,7 @@ class Monitor:
         start: Tensor | None,
         preconditioner: Invertible,
         stopping: Stopping,
-        callback: Callable[[Progress], None] | None,
+        callback: Callable[[Progress], bool | None] | None,
         method: str,
     ):
         self.began = time.perf_counter()
@@ -59,6 +59,7 @@ class Monitor:
         self.B, self.start = B / self.scale, None if start is None else start / self.scale
         self.stopping, self.callback, self.method = stopping, callback, method
         self.preconditioner = preconditioner
+        self.inner_before = _inner_columns(preconditioner)
         self.norms_of_B = torch.linalg.vector_norm(self.B, dim=0)
         self.thresholds = (stopping.rtol * self.norms_of_B).maximum(stopping.atol / self.scale)
         self.active = torch.ones(B.shape[1], dtype=torch.bool, device=B.device)
@@ -96,7 +97,9 @@ class Monitor:
         self.history.append(norms)
         if self.callback is not None:
             relative = torch.where(self.norms_of_B == 0, 0.0, norms / self.norms_of_B)
-            self.callback(Progress(len(self.history) - 1, relative, time.perf_counter() - self.began))
+            progress = Progress(len(self.history) - 1, relative, time.perf_counter() - self.began)
+            if self.callback(progress):
+                self.retire(self.active.clone(), Status.STOPPED)
         self._check_preconditioner(R, Z)
         self._check_progress(norms)
         if len(self.history) > self.stopping.max_iterations:
@@ -186,6 +189,7 @@ class Monitor:
             thresholds=self.thresholds * self.scale,
             products=self.counted.tally.products,
             columns=self.counted.tally.columns,
+            inner_columns=_inner_columns(self.preconditioner) - self.inner_before,
             seconds=time.perf_counter() - self.began,
             method=self.method,
             precision=self.counted.precision,
@@ -199,7 +203,7 @@ class Monitor:
     def _forgive(self, columns: Tensor) -> None:
         """Call columns converged whose last residual turns out to meet the threshold after all."""
         for column in columns.nonzero()[:, 0].tolist():
-            if self.reasons[column] in (Status.MAX_ITERATIONS, Status.TIME_LIMIT, Status.STAGNATED):
+            if self.reasons[column] in (Status.MAX_ITERATIONS, Status.TIME_LIMIT, Status.STOPPED, Status.STAGNATED):
                 self.reasons[column] = Status.CONVERGED
 
     def _preconditioner_solve(self, R: Tensor) -> Tensor:
@@ -275,6 +279,11 @@ class Monitor:
             )
         elif self.idle >= self.stopping.patience:
             self.retire(self.active.clone(), Status.STAGNATED)
+
+
+def _inner_columns(preconditioner: Invertible) -> int:
+    """Return how many columns the preconditioner has multiplied in inner solves so far."""
+    return preconditioner.inner.columns if isinstance(preconditioner, CountsInner) else 0
 
 
 def _power_of_two_near(B: Tensor) -> Tensor:

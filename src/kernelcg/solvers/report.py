@@ -16,6 +16,7 @@ class Status(Enum):
     CONVERGED = "every column met its tolerance on the recomputed residual"
     MAX_ITERATIONS = "the iteration limit came first; raise it or strengthen the preconditioner"
     TIME_LIMIT = "the time limit came first; raise it or strengthen the preconditioner"
+    STOPPED = "the callback asked to stop"
     STAGNATED = "the residual stopped falling; strengthen the preconditioner, raise the noise or solve directly"
     PRECISION_EXHAUSTED = "rounding keeps the true residual above the tolerance; raise the noise or the tolerance"
     INDEFINITE_OPERATOR = "A is singular or not positive definite (dᵀAd ≤ 0); raise the noise or use float64"
@@ -52,11 +53,38 @@ class Stopping:
 
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """What a callback is told after every iteration."""
+    """What a callback is told after every iteration; one that returns True ends the solve."""
 
     iteration: int
     relative_residuals: Tensor
     seconds: float
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One method tried on the way to a solution: what was chosen and why, what was expected, what happened."""
+
+    what: str
+    why: str
+    expected_iterations: float
+    expected_seconds: float
+    build_seconds: float
+    iterations: int
+    solve_seconds: float
+    status: Status
+
+    def __str__(self) -> str:
+        expected = (
+            f"expected {self.expected_iterations:.0f} iterations, {self.expected_seconds:.2g} s; "
+            if math.isfinite(self.expected_seconds)
+            else ""
+        )
+        built = f"built in {self.build_seconds:.2g} s, " if self.build_seconds else ""
+        outcome = self.status.name.lower().replace("_", " ")
+        return (
+            f"{self.what} ({self.why}): {expected}{built}took {self.iterations} iterations, "
+            f"{self.solve_seconds:.2g} s, {outcome}"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,9 +101,11 @@ class SolveReport:
     true_residual_norms : (k,) ‖b − Ax‖ of the returned solution, recomputed in the best precision
     thresholds : (k,) what they had to reach
     products, columns : passes over the matrix, checks included, and columns multiplied in them
+    inner_columns : columns multiplied in inner solves of the preconditioner
     condition_operator : lower estimate of κ(A) from Rayleigh quotients and Ritz values; NaN if unknown
     condition_preconditioned : the same of κ(P⁻¹A)
     tried : what was done beyond the plain iteration, and why, in order
+    attempts : the methods of an automatic choice, in order
     """
 
     solution: Tensor
@@ -88,12 +118,14 @@ class SolveReport:
     thresholds: Tensor
     products: int
     columns: int
+    inner_columns: int
     seconds: float
     method: str
     precision: torch.dtype
     condition_operator: float
     condition_preconditioned: float
     tried: tuple[str, ...]
+    attempts: tuple[Attempt, ...] = ()
 
     @property
     def converged(self) -> Tensor:
@@ -118,13 +150,15 @@ class SolveReport:
 
     def __str__(self) -> str:
         done = int(self.converged.sum())
+        inner = f" and {self.inner_columns} in inner solves" if self.inner_columns else ""
         lines = [
             f"{self.method}: {self.status.name.lower().replace('_', ' ')}: {self.status.value}",
             f"  {done} of {len(self.column_status)} columns converged; worst relative residual "
             f"{float(self.relative_residuals.max()):.2e}",
-            f"  {int(self.iterations.max())} iterations, {self.products} products with A ({self.columns} columns), "
-            f"{self.seconds:.3g} s, products in {str(self.precision).removeprefix('torch.')}",
+            f"  {int(self.iterations.max())} iterations, {self.products} products with A ({self.columns} columns)"
+            f"{inner}, {self.seconds:.3g} s, products in {str(self.precision).removeprefix('torch.')}",
             *self._conditions(),
+            *(f"  {attempt}" for attempt in self.attempts),
             *(f"  {note}" for note in self.tried),
         ]
         return "\n".join(lines)

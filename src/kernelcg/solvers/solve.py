@@ -32,7 +32,7 @@ def solve(
     preconditioner: Invertible | None = None,
     start: Any = None,
     stopping: Stopping = Stopping(),
-    callback: Callable[[Progress], None] | None = None,
+    callback: Callable[[Progress], bool | None] | None = None,
 ) -> SolveReport:
     """Solve A X = B for a symmetric positive definite A and return the solution with its record.
 
@@ -45,7 +45,7 @@ def solve(
     preconditioner : a built P with ``solve(R)``; "cg" and "direct" take none
     start : (n, k) first guess
     stopping : tolerance and limits
-    callback : called with a `Progress` after every iteration
+    callback : called with a `Progress` after every iteration; the solve ends if it returns True
 
     Returns
     -------

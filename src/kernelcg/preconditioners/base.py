@@ -1,0 +1,104 @@
+"""What a recipe for a preconditioner is, and how all of them are found."""
+
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from inspect import isabstract
+from typing import Any, ClassVar, Protocol, dataclass_transform
+
+from torch import Generator, Tensor
+
+from kernelcg.backends import Backend
+from kernelcg.backends.base import require_memory
+from kernelcg.kernels import Kernel
+from kernelcg.operators import Invertible, KernelPlusDiagonal
+
+
+class Prepared(Protocol):
+    """The part of a preconditioner that depends on the kernel and the data alone: kept while S and D change."""
+
+    def factor(self, scale: Tensor | None, diagonal: Tensor) -> Invertible:
+        """Return P ≈ S K S + D for n entries of S (None means I) and n of D, both float64."""
+        ...
+
+
+@dataclass_transform(frozen_default=True)
+class Preconditioner(ABC):
+    """A recipe.
+
+    A subclass is a frozen dataclass without further ado; its fields are options with defaults, the first line of
+    its docstring describes it in lists, and its name in lower case with underscores is the one users type.
+    """
+
+    COST: ClassVar[str]
+    """What building and applying cost in n data, m rank, q neighbours, k columns."""
+
+    IN_PAPER: ClassVar[bool] = False
+    """Whether it is one of the eight of Cutajar et al. (2016)."""
+
+    EXACT_AT_FULL_RANK: ClassVar[bool] = False
+    """Whether P = A once its rank option reaches n."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        dataclass(frozen=True)(cls)
+
+    @abstractmethod
+    def prepare(self, kernel: Kernel, X: Tensor, backend: Backend, generator: Generator) -> Prepared:
+        """Do the work that depends on the kernel and the data alone."""
+
+    def build(self, A: KernelPlusDiagonal, generator: Generator) -> Invertible:
+        """Return P ≈ A: both stages at once."""
+        return self.prepare(A.kernel, A.X, A.backend, generator).factor(A.scale, A.diagonal)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name users type, such as ``block_jacobi``."""
+        return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
+
+    @classmethod
+    def description(cls) -> str:
+        """Return one line that says what it is."""
+        return (cls.__doc__ or cls.__name__).strip().splitlines()[0]
+
+    @classmethod
+    def options(cls) -> dict[str, Any]:
+        """Return its options and their defaults."""
+        return {field.name: field.default for field in fields(cls)}  # type: ignore[arg-type]
+
+
+def available() -> dict[str, type[Preconditioner]]:
+    """Return every recipe that has been imported, by name."""
+    found: dict[str, type[Preconditioner]] = {}
+    queue: list[type[Preconditioner]] = [Preconditioner]  # type: ignore[type-abstract]
+    while queue:
+        cls = queue.pop()
+        queue.extend(cls.__subclasses__())
+        if not isabstract(cls):
+            found[cls.name()] = cls
+    return dict(sorted(found.items()))
+
+
+def recipe(name: str, **options: Any) -> Preconditioner:
+    """Return the recipe of this name with these options; `ValueError` for a name nobody has."""
+    found = available()
+    if name not in found:
+        raise ValueError(f"there is no preconditioner {name!r}; choose one of {', '.join(found)}")
+    unknown = sorted(set(options) - set(found[name].options()))
+    if unknown:
+        known = ", ".join(found[name].options()) or "none"
+        raise ValueError(f"{name} has no option {', '.join(unknown)}; its options are: {known}")
+    return found[name](**options)
+
+
+def require_rank_memory(n: int, rank: int, backend: Backend, copies: int = 3) -> None:
+    """Raise before anything is allocated if ``copies`` factors of n × rank numbers do not fit the budget."""
+    require_memory(8 * n * rank * copies, backend.budget(), f"a preconditioner of rank {rank} for {n} rows")
+
+
+def checked_count(value: int | None, default: int, n: int, name: str) -> int:
+    """Return an option that counts points, at most n; None means ``default``."""
+    count = default if value is None else value
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise ValueError(f"{name} must be a non-negative integer or None, not {value!r}")
+    return min(count, n)

@@ -1,0 +1,144 @@
+"""Partial Cholesky factorisation K ≈ F Fᵀ from a few of its columns, with pivots chosen greedily or at random."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator, Tensor
+
+from kernelcg.backends import Backend
+from kernelcg.kernels import Kernel
+from kernelcg.preconditioners.base import require_rank_memory
+
+EXHAUSTED = 1e-14
+"""A remaining trace or pivot below this multiple of the original one is rounding."""
+
+PROPOSALS = 100
+"""Pivots drawn at once; those that depend on one another are rejected."""
+
+
+@dataclass(frozen=True, eq=False)
+class PartialCholesky:
+    """K ≈ F Fᵀ ⪯ K: the factor (n, m), its pivots, and the diagonal (n,) of what is left, K − F Fᵀ."""
+
+    F: Tensor
+    pivots: Tensor
+    remainder: Tensor
+    trace: float
+    """tr K."""
+
+    @property
+    def rank(self) -> int:
+        """Return m."""
+        return self.F.shape[1]
+
+    @property
+    def remaining_share(self) -> float:
+        """Return tr(K − F Fᵀ) / tr K."""
+        return float(self.remainder.sum()) / self.trace if self.trace > 0 else 0.0
+
+
+Floats = NDArray[np.float64]
+Choose = Callable[[Tensor, Callable[[Tensor], Floats]], tuple[Tensor, Floats]]
+"""From diag E and a function that gives E_TT for rows T: the pivots of the next block, and the factor of their E."""
+
+
+def no_pivots(kernel: Kernel, X: Tensor) -> PartialCholesky:
+    """Return the factorisation of rank 0."""
+    diagonal = kernel.diagonal(X.double()).detach().clone()
+    empty = torch.zeros(len(X), 0, dtype=torch.float64, device=X.device)
+    return PartialCholesky(empty, torch.zeros(0, dtype=torch.int64), diagonal, float(diagonal.sum()))
+
+
+def extended(
+    previous: PartialCholesky,
+    kernel: Kernel,
+    X: Tensor,
+    backend: Backend,
+    *,
+    rank: int,
+    tolerance: float,
+    choose: Choose,
+) -> PartialCholesky:
+    r"""Return the factorisation grown until tr(K − F Fᵀ) ≤ tolerance·tr K, or to ``rank`` columns.
+
+    With E = K − F Fᵀ and pivots T, :math:`F \gets [F, E_{:T} L^{-\top}]` where :math:`L L^\top = E_{TT}`.
+    Costs n (rank) kernel entries and O(n rank²) in matrix products; nothing but F grows with n.
+    """
+    if not 0 <= tolerance <= 1:
+        raise ValueError(f"tolerance must be in [0, 1], relative to the trace of K, not {tolerance!r}")
+    rank = min(rank, len(X))
+    if previous.rank >= rank or previous.remaining_share <= max(tolerance, EXHAUSTED):
+        return previous
+    require_rank_memory(len(X), rank, backend, copies=2)
+    F = torch.empty(len(X), rank, dtype=torch.float64, device=X.device)
+    F[:, : previous.rank] = previous.F
+    pivots, remainder, m = [previous.pivots], previous.remainder.clone(), previous.rank
+
+    def residual(rows: Tensor) -> Floats:
+        E = backend.block(kernel, X[rows], X[rows], precision=torch.float64)
+        return E.addmm_(F[rows, :m], F[rows, :m].T, alpha=-1).cpu().numpy()
+
+    while m < rank and float(remainder.sum()) > max(tolerance, EXHAUSTED) * previous.trace:
+        chosen, L = choose(remainder, residual)
+        chosen, L = chosen[: rank - m], L[: rank - m, : rank - m]
+        if len(chosen) == 0:
+            break
+        E = backend.block(kernel, X, X[chosen], precision=torch.float64)
+        E.addmm_(F[:, :m], F[chosen, :m].T, alpha=-1)
+        new = torch.linalg.solve_triangular(torch.from_numpy(L).to(E).mT, E, upper=True, left=False)
+        F[:, m : m + len(chosen)] = new
+        remainder = (remainder - new.square().sum(1)).clamp_min_(0.0)
+        remainder[chosen] = 0.0
+        pivots.append(chosen.cpu())
+        m += len(chosen)
+    return PartialCholesky(F if m == rank else F[:, :m].clone(), torch.cat(pivots), remainder, previous.trace)
+
+
+def greedy(remainder: Tensor, block: Callable[[Tensor], Floats]) -> tuple[Tensor, Floats]:
+    """Choose the one point that is explained worst."""
+    worst = remainder.argmax()[None]
+    pivot = block(worst)
+    return (worst, np.sqrt(pivot)) if pivot[0, 0] > 0 else (worst[:0], pivot[:0, :0])
+
+
+def random_pivots(generator: Generator) -> Choose:
+    """Return a rule that draws pivots with probability proportional to diag E, a block at a time.
+
+    A proposal i drawn with probability E_ii / tr E is accepted with probability E'_ii / E_ii, where E' takes the
+    pivots accepted before it in this block into account. The result has the law of one pivot at a time.
+
+    References
+    ----------
+    Chen, Epperly, Tropp & Webber (2022), Randomly pivoted Cholesky; Epperly, Tropp & Webber (2024),
+    Embrace rejection.
+    """
+
+    def choose(remainder: Tensor, block: Callable[[Tensor], Floats]) -> tuple[Tensor, Floats]:
+        proposals = torch.multinomial(remainder.cpu(), PROPOSALS, replacement=True, generator=generator)
+        proposals = proposals.to(remainder.device)
+        limits = torch.rand(PROPOSALS, generator=generator, dtype=torch.float64).numpy()
+        drawn = remainder[proposals].cpu().numpy()
+        accepted, L = accept(block(proposals), limits * drawn, EXHAUSTED * float(remainder.max()))
+        return proposals[torch.from_numpy(accepted).to(remainder.device)], L
+
+    return choose
+
+
+def accept(E: Floats, limits: Floats, smallest: float) -> tuple[NDArray[np.int64], Floats]:
+    """Return which proposals have a pivot above their limit, in turn, and the Cholesky factor of their E."""
+    count = len(E)
+    L = np.zeros((count, count))
+    accepted: list[int] = []
+    diagonal = E.diagonal().copy()
+    for i in range(count):
+        if diagonal[i] > max(limits[i], smallest):
+            column = E[:, i] - L[:, : len(accepted)] @ L[i, : len(accepted)]
+            L[:, len(accepted)] = column / np.sqrt(diagonal[i])
+            diagonal -= L[:, len(accepted)] ** 2
+            diagonal[i] = 0.0
+            accepted.append(i)
+    chosen = np.array(accepted, dtype=np.int64)
+    return chosen, np.tril(L[chosen][:, : len(chosen)])

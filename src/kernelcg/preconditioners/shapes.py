@@ -1,0 +1,283 @@
+"""The few invertible shapes that every preconditioner reduces to. All of them compute in float64."""
+
+import warnings
+from abc import ABC, abstractmethod
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+from scipy.sparse.linalg import spsolve_triangular
+from torch import Generator, Tensor
+
+from kernelcg.operators import LinearOperator, Tally
+from kernelcg.randomness import normal
+from kernelcg.solvers import Stopping, solve
+
+
+class Factored(ABC):
+    """A matrix P = C Cᵀ whose factor C is cheap to apply and to invert."""
+
+    is_constant = True
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return n."""
+
+    @abstractmethod
+    def whiten(self, R: Tensor) -> Tensor:
+        """Return C⁻¹ R."""
+
+    @abstractmethod
+    def unwhiten(self, R: Tensor) -> Tensor:
+        """Return C⁻ᵀ R."""
+
+    @abstractmethod
+    def color(self, Z: Tensor) -> Tensor:
+        """Return C Z."""
+
+    @abstractmethod
+    def log_determinant(self) -> Tensor:
+        """Return log|P|."""
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Return where the factor lives."""
+
+    @property
+    @abstractmethod
+    def numbers(self) -> int:
+        """Return how many floating-point numbers are stored."""
+
+    def solve(self, R: Tensor) -> Tensor:
+        """Return P⁻¹ R."""
+        return self.unwhiten(self.whiten(R.double())).to(R.dtype)
+
+    def sample(self, generator: Generator, k: int) -> Tensor:
+        """Return (n, k) draws C z from N(0, P)."""
+        return self.color(self._normal(generator, k))
+
+    def dense(self) -> Tensor:
+        """Return P."""
+        C = self.color(torch.eye(len(self), dtype=torch.float64, device=self.device))
+        return C @ C.T
+
+    def _normal(self, generator: Generator, k: int) -> Tensor:
+        return normal(len(self), k, generator, like=torch.empty(0, dtype=torch.float64, device=self.device))
+
+
+class Diagonal(Factored):
+    """P = diag(d)."""
+
+    def __init__(self, diagonal: Tensor):
+        self.root = diagonal.sqrt()[:, None]
+
+    def __len__(self) -> int:
+        return len(self.root)
+
+    def whiten(self, R: Tensor) -> Tensor:
+        return R / self.root
+
+    def unwhiten(self, R: Tensor) -> Tensor:
+        return R / self.root
+
+    def color(self, Z: Tensor) -> Tensor:
+        return Z * self.root
+
+    def log_determinant(self) -> Tensor:
+        return 2 * self.root.log().sum()
+
+    @property
+    def device(self) -> torch.device:
+        return self.root.device
+
+    @property
+    def numbers(self) -> int:
+        return len(self.root)
+
+
+class BlockDiagonal(Factored):
+    """P is block diagonal, each block B = L Lᵀ; blocks of one size are handled as one batch.
+
+    Parameters
+    ----------
+    groups : for each size b, the row numbers (g, b) of its g blocks and their factors L (g, b, b)
+    """
+
+    def __init__(self, groups: list[tuple[Tensor, Tensor]]):
+        self.groups = groups
+
+    def __len__(self) -> int:
+        return sum(rows.numel() for rows, _ in self.groups)
+
+    def whiten(self, R: Tensor) -> Tensor:
+        Z = torch.empty_like(R)
+        for rows, L in self.groups:
+            Z[rows] = torch.linalg.solve_triangular(L, R[rows], upper=False)
+        return Z
+
+    def unwhiten(self, R: Tensor) -> Tensor:
+        Z = torch.empty_like(R)
+        for rows, L in self.groups:
+            Z[rows] = torch.linalg.solve_triangular(L.mT, R[rows], upper=True)
+        return Z
+
+    def color(self, Z: Tensor) -> Tensor:
+        R = torch.empty_like(Z)
+        for rows, L in self.groups:
+            R[rows] = L @ Z[rows]
+        return R
+
+    def log_determinant(self) -> Tensor:
+        return torch.stack([2 * L.diagonal(dim1=1, dim2=2).log().sum() for _, L in self.groups]).sum()
+
+    @property
+    def device(self) -> torch.device:
+        return self.groups[0][1].device
+
+    @property
+    def numbers(self) -> int:
+        return sum(L.numel() for _, L in self.groups)
+
+
+class SparseInverse(Factored):
+    r"""P⁻¹ = GᵀG with a sparse G that is lower triangular once the points are put in ``order``; C = G⁻¹.
+
+    Parameters
+    ----------
+    columns : (n, q + 1) column numbers of each row, the last one the row itself, −1 where there is none
+    values : (n, q + 1) entries, 0 where there is none
+    order : (n,) the points from first to last; row i has entries only at points that come before it
+    """
+
+    def __init__(self, columns: Tensor, values: Tensor, order: Tensor):
+        n = len(columns)
+        self.pivots, self.order = values[:, -1].clone(), order
+        present = (columns >= 0).cpu().numpy()
+        pointers = np.concatenate([[0], np.cumsum(present.sum(1))])
+        entries = values.cpu().numpy()[present], columns.cpu().numpy()[present], pointers
+        self.sparse = csr_matrix(entries, shape=(n, n))
+        self.sparse.sort_indices()
+        self.G = _torch_csr(self.sparse, values.device)
+        self.GT = _torch_csr(self.sparse.T.tocsr(), values.device)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def whiten(self, R: Tensor) -> Tensor:
+        return self.G @ R
+
+    def unwhiten(self, R: Tensor) -> Tensor:
+        return self.GT @ R
+
+    def color(self, Z: Tensor) -> Tensor:
+        order = self.order.cpu().numpy()
+        triangle = self.sparse[order][:, order].tocsr()
+        R = np.empty(Z.shape)
+        R[order] = spsolve_triangular(triangle, Z.cpu().numpy()[order], lower=True)
+        return torch.from_numpy(R).to(Z)
+
+    def log_determinant(self) -> Tensor:
+        return -2 * self.pivots.log().sum()
+
+    @property
+    def device(self) -> torch.device:
+        return self.pivots.device
+
+    @property
+    def numbers(self) -> int:
+        return 2 * self.sparse.nnz + len(self.pivots)
+
+
+def _torch_csr(matrix: csr_matrix, device: torch.device) -> Tensor:
+    """Return the matrix as a torch tensor, whose products run on all cores and on GPUs."""
+    pointers, indices = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse (CSR tensor support|invariant checks)")
+        return torch.sparse_csr_tensor(
+            pointers, indices, torch.from_numpy(matrix.data), matrix.shape, device=device, check_invariants=False
+        )
+
+
+class LowRankPlus:
+    r"""P = F Fᵀ + C Cᵀ: a low-rank part and one of the shapes above, by a stable form of Woodbury's identity.
+
+    With :math:`W = C^{-1} F` and the QR factorisation of W stacked on the identity,
+
+    .. math:: \begin{pmatrix} W \\ I \end{pmatrix} = \begin{pmatrix} Q_1 \\ Q_2 \end{pmatrix} T, \qquad
+        P^{-1} = C^{-\top} (I - Q_1 Q_1^\top)\, C^{-1}, \qquad \log|P| = \log|C C^\top| + 2 \log|\det T|.
+
+    Nothing is squared and nothing inverted, so that it stays positive definite at noise 1e-10, where
+    :math:`D^{-1} - D^{-1} F (I + F^\top D^{-1} F)^{-1} F^\top D^{-1}` cancels. The factors λ that the paper's
+    sections 3.1 and 3.2 lack (`tests/paper/test_errata.py`, items 6 and 7) have no place to be forgotten.
+    Costs O(n m²) to make and O(n m k) to apply; n m numbers are stored.
+    """
+
+    is_constant = True
+
+    def __init__(self, base: Factored, F: Tensor):
+        self.base = base
+        rank = F.shape[1]
+        identity = torch.eye(rank, dtype=F.dtype, device=F.device)
+        Q, self.T = torch.linalg.qr(torch.cat([base.whiten(F), identity]))
+        self.Q = Q[: len(base)].clone()
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    def solve(self, R: Tensor) -> Tensor:
+        """Return P⁻¹ R."""
+        Z = self.base.whiten(R.double())
+        Z = Z - self.Q @ (self.Q.T @ Z)
+        return self.base.unwhiten(Z).to(R.dtype)
+
+    def log_determinant(self) -> Tensor:
+        """Return log|P|."""
+        return self.base.log_determinant() + 2 * self.T.diagonal().abs().log().sum()
+
+    def sample(self, generator: Generator, k: int) -> Tensor:
+        """Return (n, k) draws C (W ε₁ + ε₂) from N(0, P)."""
+        low_rank = normal(self.T.shape[1], k, generator, like=self.T)
+        return self.base.color(self.Q @ (self.T @ low_rank) + self.base._normal(generator, k))
+
+    def dense(self) -> Tensor:
+        """Return P."""
+        F = self.base.color(self.Q @ self.T)
+        return F @ F.T + self.base.dense()
+
+    @property
+    def numbers(self) -> int:
+        """Return how many floating-point numbers are stored."""
+        return self.Q.numel() + self.T.numel() + self.base.numbers
+
+
+class InnerSolve:
+    """P known by its products alone; P⁻¹R is itself computed by conjugate gradients, to a loose tolerance.
+
+    ``inner`` counts what that costs. The tolerance makes P⁻¹ change from call to call: flexible PCG is needed.
+    """
+
+    is_constant = False
+
+    def __init__(self, operator: LinearOperator, stopping: Stopping):
+        self.operator, self.stopping = operator, stopping
+        self.inner = Tally()
+
+    def __len__(self) -> int:
+        return len(self.operator)
+
+    def solve(self, R: Tensor) -> Tensor:
+        """Return P⁻¹ R to the inner tolerance."""
+        report = solve(self.operator, R, method="cg", stopping=self.stopping)
+        self.inner.products += report.products
+        self.inner.columns += report.columns
+        return report.solution.to(R.dtype)
+
+    def dense(self) -> Tensor:
+        """Return P."""
+        return self.operator.dense()
+
+    @property
+    def numbers(self) -> int:
+        """Return how many floating-point numbers are stored."""
+        return len(self)
