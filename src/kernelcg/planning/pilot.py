@@ -1,0 +1,98 @@
+"""Try preconditioners on a few hundred neighbouring points before building one for all."""
+
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from kernelcg.operators import DenseMatrix, Invertible, KernelPlusDiagonal
+from kernelcg.preconditioners.neighbours import earlier_neighbours
+from kernelcg.preconditioners.prepared import SparseRemainder
+from kernelcg.preconditioners.shapes import Diagonal
+from kernelcg.randomness import normal
+from kernelcg.solvers import Stopping, solve
+
+POINTS = 600
+"""Size of a pilot: large enough for its points to have most of their neighbours inside."""
+
+MAX_ITERATIONS = 200
+
+DAMPING = 0.6
+"""Iterations grow with the number of points, but more slowly than from half a pilot to a whole one."""
+
+BLOCK_GAIN = 0.15
+"""Block PCG with k columns takes about k^-0.15 times the iterations of one column."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a pilot found: iterations it took and those expected of the whole, and the cost of the local part."""
+
+    iterations: float
+    expected: float
+    local_seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class Pilot:
+    """A ball of neighbouring points, with the density of the whole data, so that what is local looks the same."""
+
+    A: KernelPlusDiagonal
+    rows: Tensor
+    columns: int
+    rtol: float
+    generator: Generator
+
+    def trial(self, F: Tensor, neighbours: int) -> Trial:
+        """Solve with the remainder S (K − F Fᵀ) S + D of the ball, preconditioned as the whole would be.
+
+        How much harder the ball is than its inner half says how much harder the whole will be.
+        """
+        half, _ = self._solve(self.rows[: len(self.rows) // 2], F, neighbours)
+        full, seconds = self._solve(self.rows, F, neighbours)
+        growth = min(max(math.log2(full / half), 0.0), 1.0)
+        expected = full * (len(self.A) / len(self.rows)) ** (DAMPING * growth) / self.columns**BLOCK_GAIN
+        return Trial(full, max(expected, 1.0), seconds / len(self.rows) * len(self.A))
+
+    def _solve(self, rows: Tensor, F: Tensor, neighbours: int) -> tuple[float, float]:
+        """Return the iterations on these rows and the seconds it took to build."""
+        part = restricted(self.A, rows)
+        E = part.dense() - _outer(part, F[rows])
+        began = time.perf_counter()
+        P = self._preconditioner(part, F[rows], neighbours)
+        seconds = time.perf_counter() - began
+        b = normal(len(rows), 1, self.generator, like=E)
+        report = solve(DenseMatrix(E), b, preconditioner=P, stopping=Stopping(self.rtol, max_iterations=MAX_ITERATIONS))
+        reached = math.log(min(max(float(report.relative_residuals[0]), 1e-16), 0.999))
+        return max(int(report.iterations[0]) * max(math.log(self.rtol) / reached, 1.0), 1.0), seconds
+
+    def _preconditioner(self, part: KernelPlusDiagonal, F: Tensor, neighbours: int) -> Invertible:
+        if neighbours == 0:
+            return Diagonal(part.diagonal)
+        order = torch.randperm(len(part), generator=self.generator).to(part.device)
+        found = earlier_neighbours(part.kernel.coordinates(part.X.double()), order, neighbours)
+        remainder = SparseRemainder(part.kernel, part.X, part.backend, F, found, order)
+        return remainder.factor(part.scale, part.diagonal)
+
+
+def pilot(A: KernelPlusDiagonal, columns: int, rtol: float, generator: Generator) -> Pilot:
+    """Return a ball around a random point, nearest points first: O(n d) work."""
+    points = A.kernel.coordinates(A.X.double())
+    centre = int(torch.randint(len(A), (1,), generator=generator))
+    distances = (points - points[centre]).square().sum(1)
+    nearest = distances.topk(min(POINTS, len(A)), largest=False).indices
+    return Pilot(A, nearest, columns, min(max(rtol, 1e-10), 0.1), generator)
+
+
+def restricted(A: KernelPlusDiagonal, rows: Tensor) -> KernelPlusDiagonal:
+    """Return the system of these rows alone, in float64."""
+    scale = None if A.scale is None else A.scale[rows]
+    return KernelPlusDiagonal(A.kernel, A.X[rows], A.diagonal[rows], scale, A.backend, torch.float64)
+
+
+def _outer(part: KernelPlusDiagonal, F: Tensor) -> Tensor:
+    """Return S F Fᵀ S."""
+    scaled = part.scaled(F)
+    return scaled @ scaled.T

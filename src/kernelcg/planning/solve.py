@@ -1,0 +1,129 @@
+"""Solve with a preconditioner named, given or chosen automatically; keep it while it pays."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Generator
+
+from kernelcg.arguments import matrix, memory_bytes
+from kernelcg.operators import Invertible, KernelPlusDiagonal
+from kernelcg.planning.automatic import Search
+from kernelcg.preconditioners import Preconditioner, Prepared, recipe
+from kernelcg.randomness import seeded
+from kernelcg.solvers import Progress, SolveReport, Stopping
+from kernelcg.solvers import solve as solve_with
+
+Choice = str | Preconditioner | Invertible | None
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """A preconditioner in use for a sequence of nearby systems, and whether it still pays.
+
+    It is rebuilt once the iterations above those of its first solve have cost as much time as building it did:
+    whatever the sequence, that is within a factor of two of the best moment.
+    """
+
+    prepared: Prepared | None
+    build_seconds: float
+    first_iterations: int
+    excess_seconds: float = 0.0
+
+    def after(self, report: SolveReport) -> "Kept":
+        """Return the record after one more solve with it."""
+        steps = int(report.iterations.max())
+        excess = max(steps - self.first_iterations, 0) * report.seconds / max(steps, 1)
+        return replace(self, excess_seconds=self.excess_seconds + excess)
+
+    @property
+    def pays(self) -> bool:
+        """Whether it should be used for the next system too."""
+        return self.prepared is not None and self.excess_seconds < self.build_seconds
+
+
+def solve(
+    A: KernelPlusDiagonal,
+    B: Any,
+    *,
+    preconditioner: Choice = "auto",
+    start: Any = None,
+    stopping: Stopping = Stopping(),
+    callback: Callable[[Progress], bool | None] | None = None,
+    generator: Generator | None = None,
+    memory: int | str | None = None,
+) -> SolveReport:
+    """Solve A X = B with the preconditioner of your choice.
+
+    Parameters
+    ----------
+    preconditioner : "auto", the name of a recipe (see `kernelcg.preconditioners.available`), a recipe, a built P,
+        or None for plain CG
+    generator : source of randomness for building it; None means a fixed seed
+    memory : bytes the preconditioner may hold when chosen automatically; None means what building it in the
+        budget of the backend leaves
+
+    The rest is as in `kernelcg.solvers.solve`. ``report.attempts`` says what was chosen, why, what was expected
+    and what happened.
+    """
+    source = generator or seeded(0)
+    if isinstance(preconditioner, str) and preconditioner == "auto":
+        return automatic(A, B, start, stopping, callback, source, memory)[0]
+    P: Any = recipe(preconditioner) if isinstance(preconditioner, str) else preconditioner
+    if isinstance(P, Preconditioner):
+        P = P.build(A, source)
+    return solve_with(A, B, preconditioner=P, start=start, stopping=stopping, callback=callback)
+
+
+def automatic(
+    A: KernelPlusDiagonal,
+    B: Any,
+    start: Any = None,
+    stopping: Stopping = Stopping(),
+    callback: Callable[[Progress], bool | None] | None = None,
+    generator: Generator | None = None,
+    memory: int | str | None = None,
+) -> tuple[SolveReport, Kept]:
+    """Solve with an automatic choice and return what was built, to be kept for the next system."""
+    if not isinstance(A, KernelPlusDiagonal):
+        raise TypeError(f"an automatic choice needs a KernelPlusDiagonal, not {type(A).__name__}; name a recipe")
+    held = memory_bytes(memory)
+    numbers = math.inf if held is None else held // 8
+    search = Search(
+        A,
+        matrix(B, "B", finite=False).double(),
+        start=None if start is None else torch.as_tensor(start).double(),
+        stopping=stopping,
+        callback=callback,
+        generator=generator or seeded(0),
+        numbers=numbers,
+    )
+    result = search.run()
+    steps = result.report.attempts[-1].iterations
+    return result.report, Kept(result.prepared, result.build_seconds, steps)
+
+
+def solve_reusing(
+    A: KernelPlusDiagonal,
+    B: Any,
+    kept: Kept | None,
+    *,
+    start: Any = None,
+    stopping: Stopping = Stopping(),
+    callback: Callable[[Progress], bool | None] | None = None,
+    generator: Generator | None = None,
+    memory: int | str | None = None,
+) -> tuple[SolveReport, Kept]:
+    """Solve one of a sequence of nearby systems, with the preconditioner of the last one while that pays.
+
+    Only what depends on S and D is refactored; the pivots, the low-rank factor and the neighbours belong to the
+    kernel they were made for. A solve that fails with a kept preconditioner is done again with a new one.
+    """
+    if kept is not None and kept.prepared is not None and kept.pays:
+        P = kept.prepared.factor(A.scale, A.diagonal)
+        report = solve_with(A, B, preconditioner=P, start=start, stopping=stopping, callback=callback)
+        if bool(report.converged.all()):
+            return report, kept.after(report)
+    return automatic(A, B, start, stopping, callback, generator, memory)
