@@ -1,7 +1,7 @@
 """Printed formulas of "Preconditioning Kernel Matrices" (ICML 2016) that are wrong, beside the right ones.
 
 The items are numbered as the project counts them. Each printed form must fail the test that the right one passes.
-Algorithm 1 is items 1 to 5; items on preconditioners and on the Laplace approximation join with them.
+Algorithm 1 is items 1 to 5, preconditioners are 6, 7, 11 to 16 and 33 to 36; the Laplace approximation is to join.
 """
 
 import itertools
@@ -11,8 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from kernelcg.backends import Tiles
 from kernelcg.kernels import RBF
 from kernelcg.operators import Counting, KernelPlusDiagonal
+from kernelcg.preconditioners import available, recipe
+from kernelcg.preconditioners.inducing import inducing_factor
+from kernelcg.randomness import seeded
 from kernelcg.solvers import Status, Stopping, solve
 
 
@@ -180,6 +184,144 @@ def test_18_stopping_bounds_the_residual_not_the_error(system):
     assert torch.linalg.vector_norm(report.solution) > 0.9, "a relative tolerance does not take it"
 
 
+@dataclass
+class Kernels:
+    """K, what the points U see of it, Q = K_XU K_UU⁻¹ K_UX, and the same data for our recipes."""
+
+    X: np.ndarray
+    U: tuple
+
+    def __post_init__(self):
+        self.K = np.exp(-0.5 * ((self.X[:, None] - self.X) ** 2).sum(-1))
+        self.K_xu, self.K_uu = self.K[:, list(self.U)], self.K[np.ix_(self.U, self.U)]
+        self.Q = self.K_xu @ np.linalg.solve(self.K_uu, self.K_xu.T)
+
+    def build(self, name, noise, seed=0, X=None, **options):
+        A = KernelPlusDiagonal(RBF(1.0), self.X if X is None else X, noise, backend=Tiles())
+        return recipe(name, **options).build(A, seeded(seed))
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    return Kernels(np.random.default_rng(3).normal(size=(30, 2)), (1, 4, 9, 16, 25, 29))
+
+
+def inverse_error(inverse, P):
+    return np.abs(inverse @ P - np.eye(len(P))).max()
+
+
+def applied_inverse(P):
+    return P.solve(torch.eye(len(P), dtype=torch.float64)).numpy()
+
+
+@pytest.mark.parametrize("noise", [1e-2, 1e-4])
+def test_6_nystrom_inverse_weighs_k_uu_by_the_noise(kernels, noise):
+    K_xu, K_uu, eye = kernels.K_xu, kernels.K_uu, np.eye(30)
+
+    def inverse(noise, weight):
+        return (eye - K_xu @ np.linalg.solve(weight * K_uu + K_xu.T @ K_xu, K_xu.T)) / noise
+
+    P = kernels.Q + noise * eye
+    assert inverse_error(inverse(noise, noise), P) < 1e-8
+    assert inverse_error(inverse(noise, 1.0), P) > 1
+    assert inverse_error(inverse(1.0, 1.0), kernels.Q + eye) < 1e-8, "at λ = 1 no test can tell"
+    assert inverse_error(applied_inverse(kernels.build("nystrom", noise, points=kernels.U, jitter=0.0)), P) < 1e-8
+
+
+@pytest.mark.parametrize("noise", [1e-2, 1e-4])
+def test_7_factor_inverse_weighs_the_identity_by_the_noise(kernels, noise):
+    ours = kernels.build("spectral", noise, frequencies=4)
+    P, eye = ours.dense().numpy(), np.eye(30)
+    values, V = np.linalg.eigh(P - noise * eye)
+    Phi = V[:, -8:] * np.sqrt(values[-8:])
+
+    def inverse(weight):
+        return (eye - Phi @ np.linalg.solve(weight * np.eye(8) + Phi.T @ Phi, Phi.T)) / noise
+
+    assert inverse_error(inverse(noise), P) < 1e-8
+    assert inverse_error(inverse(1.0), P) > 1
+    assert inverse_error(applied_inverse(ours), P) < 1e-8
+
+
+def test_11_block_jacobi_adds_the_noise_once(kernels):
+    noise, blocks = 0.3, np.kron(np.eye(3), np.ones((10, 10)))
+    K_y = kernels.K + noise * np.eye(30)
+    printed = blocks * K_y + noise * np.eye(30)
+    P = kernels.build("block_jacobi", noise, blocks="contiguous", block_size=10).dense().numpy()
+    assert np.abs(P - blocks * K_y).max() < 1e-12
+    assert np.abs(printed - blocks * K_y).max() > 0.2
+
+
+def test_12_costs_are_those_of_the_products_with_all_n_points():
+    """Printed: O(m³). K_UX K_XU alone costs n m²; applying costs n m, the 3/2 power of n at m = √n."""
+    for name in ("nystrom", "fitc", "spectral", "pivoted_cholesky", "rp_cholesky"):
+        assert available()[name].COST == "build O(n m²), apply O(n m k)"
+
+
+def test_13_training_points_are_independent_given_those_at_u(kernels):
+    """Printed: the latents *at U* are. That would replace K_UU by its diagonal and spoil the rest."""
+    noise, K_y = 0.1, kernels.K + 0.1 * np.eye(30)
+    block = np.kron(np.eye(3), np.ones((10, 10))).astype(bool)
+    printed = kernels.K_xu @ np.diag(1 / np.diag(kernels.K_uu)) @ kernels.K_xu.T + noise * np.eye(30)
+    for name, kept in (("fitc", np.eye(30, dtype=bool)), ("pitc", block)):
+        options = {"blocks": "contiguous", "block_size": 10} if name == "pitc" else {}
+        P = kernels.build(name, noise, points=kernels.U, **options).dense().numpy()
+        assert P[kept] == pytest.approx(K_y[kept], abs=1e-8)
+        assert P[~kept] == pytest.approx(kernels.Q[~kept], abs=1e-8)
+        assert np.abs(printed[kept] - K_y[kept]).max() > 0.1
+        assert np.abs(printed[~kept] - kernels.Q[~kept]).max() > 0.1
+
+
+def test_14_fitc_inverse_has_no_noise_beside_k_uu(kernels):
+    noise, K_xu, K_uu, eye = 0.01, kernels.K_xu, kernels.K_uu, np.eye(30)
+    D = np.diag(np.diag(kernels.K - kernels.Q)) + noise * eye
+    P, D_inverse = kernels.Q + D, np.linalg.inv(D)
+
+    def inverse(weight):
+        middle = np.linalg.inv(weight * K_uu + K_xu.T @ D_inverse @ K_xu)
+        return D_inverse - D_inverse @ K_xu @ middle @ K_xu.T @ D_inverse
+
+    as_before = D_inverse @ (eye - K_xu @ np.linalg.solve(K_uu + K_xu.T @ K_xu, K_xu.T))
+    assert inverse_error(inverse(1.0), P) < 1e-8
+    assert inverse_error(inverse(noise), P) > 1e-2, "item 6 put in place of it"
+    assert inverse_error(as_before, P) > 0.1, "the printed inverse with a diagonal in place of λI"
+    assert inverse_error(applied_inverse(kernels.build("fitc", noise, points=kernels.U, jitter=0.0)), P) < 1e-8
+
+
+def test_15_spectral_features_are_cosines_and_sines_in_input_space(kernels):
+    """m frequencies of d entries, 2m columns; m columns of cosines alone have the wrong mean."""
+    X, K, m = kernels.X[:6], kernels.K[:6, :6], 3
+    ours, printed = [], []
+    for seed in range(400):
+        frequencies = RBF(1.0).sample_frequencies(2, m, seeded(seed)).numpy()
+        assert frequencies.shape == (m, 2)
+        P = kernels.build("spectral", 1.0, seed, X=X, frequencies=m)
+        assert P.Q.shape == (6, 2 * m)
+        ours.append(P.dense().numpy() - np.eye(6))
+        cosines = np.cos(X @ frequencies.T)
+        printed.append(cosines @ cosines.T / m)
+
+    def worst_z_score(draws):
+        error = np.std(draws, axis=0, ddof=1) / np.sqrt(len(draws))
+        return np.max(np.abs(np.mean(draws, axis=0) - K) / np.maximum(error, 1e-12))
+
+    assert worst_z_score(ours) < 4
+    assert worst_z_score(printed) > 10
+
+
+def test_16_truncated_svd_is_made_symmetric(kernels):
+    """U Σ Vᵀ of a randomised SVD approximates K, but PCG needs a symmetric P; eigenvectors of QᵀKQ give one."""
+    K = np.exp(-0.5 * 9 * ((kernels.X[:, None] - kernels.X) ** 2).sum(-1))  # a short lengthscale: slow decay
+    Q, _ = np.linalg.qr(K @ np.random.default_rng(0).normal(size=(30, 8)))
+    U, values, Vt = np.linalg.svd(Q.T @ K)
+    printed = (Q @ U[:, :5] * values[:5]) @ Vt[:5]
+    assert np.abs(printed - printed.T).max() > 1e-2
+    A = KernelPlusDiagonal(RBF(1 / 3), kernels.X, 1e-4, backend=Tiles())
+    P = recipe("randomized_svd", rank=5, oversampling=3).build(A, seeded(0))
+    assert np.abs(applied_inverse(P) - applied_inverse(P).T).max() <= 1e-10 * np.abs(applied_inverse(P)).max()
+    assert np.linalg.matrix_rank(P.dense().numpy() - 1e-4 * np.eye(30), tol=1e-8) == 5
+
+
 @pytest.mark.parametrize("kind", ["indefinite", "unsymmetric"])
 def test_16_and_19_preconditioner_must_be_symmetric_positive_definite(system, kind):
     A, P, v = system
@@ -219,3 +361,38 @@ def test_31_a_residual_that_stops_changing_is_not_convergence():
     assert report.status is Status.CONVERGED
     assert int(report.iterations[0]) >= n - 1
     assert np.linalg.norm(b - chain @ report.solution.numpy()) <= 1e-8
+
+
+def test_33_blocks_in_file_order_depend_on_the_file(kernels):
+    """The code cuts the file as it comes; shuffled rows are then another preconditioner. Close points are not."""
+    rows = np.random.default_rng(1).permutation(30)
+    for blocks in ("contiguous", "spatial"):
+        options = {"blocks": blocks, "block_size": 10}
+        P = kernels.build("block_jacobi", 0.1, **options).dense().numpy()
+        shuffled = kernels.build("block_jacobi", 0.1, X=kernels.X[rows], **options).dense().numpy()
+        assert np.allclose(shuffled, P[np.ix_(rows, rows)], atol=1e-12) == (blocks == "spatial")
+    assert available()["pitc"].options()["blocks"] == "spatial", "which one is an option, and said"
+
+
+def test_34_unknown_names_raise():
+    """In the code they silently run FITC."""
+    with pytest.raises(ValueError, match="there is no preconditioner"):
+        recipe("Regularised")
+
+
+def test_35_points_are_drawn_without_replacement(kernels):
+    """4⌊√n⌋ of them. With replacement, as in the code, K_UU is singular."""
+    repeated = np.random.default_rng(0).integers(0, 30, 20)
+    assert np.linalg.matrix_rank(kernels.K[np.ix_(repeated, repeated)], tol=1e-14) < 20
+    for seed in range(20):
+        X, generator = torch.from_numpy(kernels.X), seeded(seed)
+        drawn = inducing_factor(RBF(1.0), X, Tiles(), generator, rank=None, points=None, jitter=0.0).points
+        assert len(drawn) == len(set(drawn.tolist())) == 4 * 5
+
+
+def test_36_jitter_is_an_option(kernels):
+    """The code adds 1e-6 that the paper does not print."""
+    with_jitter = kernels.K_xu @ np.linalg.solve(kernels.K_uu + 1e-6 * np.eye(6), kernels.K_xu.T)
+    P = kernels.build("nystrom", 0.1, points=kernels.U, jitter=1e-6).dense().numpy() - 0.1 * np.eye(30)
+    assert np.abs(P - with_jitter).max() < 1e-11
+    assert np.abs(P - kernels.Q).max() > 1e-7

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import torch
-from scipy.fft import next_fast_len
 from torch import Generator, Tensor
 
 from kernelcg.backends import Backend
@@ -15,6 +14,7 @@ from kernelcg.backends.base import require_memory
 from kernelcg.kernels import RBF, Constant, Kernel, Periodic, Product
 from kernelcg.operators import LinearOperator
 from kernelcg.preconditioners.base import Preconditioner, Prepared
+from kernelcg.preconditioners.grid_matrices import DENSE_UP_TO, Kronecker, OnGrid, Toeplitz, embedding, toeplitz
 from kernelcg.preconditioners.shapes import InnerSolve
 from kernelcg.solvers import Stopping
 
@@ -27,9 +27,6 @@ MOST_CUBIC_FEATURES = 4
 STORED_UP_TO = 4
 """The kernel matrix of the grid points in use is stored if it is at most so many times the size of the whole grid,
 or of its embedding: no more than the temporaries of a structured product, and faster."""
-
-DENSE_UP_TO = 256
-"""Toeplitz matrices up to this size are multiplied faster as they stand than by FFT."""
 
 NUMBERS_AT_ONCE = 2**22
 """Temporaries of a product beyond which its columns are handled in turn: larger ones leave the cache."""
@@ -158,7 +155,7 @@ class Interpolated:
 
     W: Tensor
     WT: Tensor
-    K: "Tensor | Kronecker | OnGrid"
+    K: Tensor | Kronecker | OnGrid
     columns_at_once: int
     budget: int
     stopping: Stopping
@@ -226,14 +223,14 @@ class Grid:
     steps: Tensor
     positions: Tensor
 
-    def matrix(self, kernel: Kernel, cells: Tensor, backend: Backend) -> "Tensor | Kronecker | OnGrid":
+    def matrix(self, kernel: Kernel, cells: Tensor, backend: Backend) -> Tensor | Kronecker | OnGrid:
         """Return what multiplies by the kernel matrix of the grid points ``cells``, in the fastest way it allows."""
         is_product = _is_product(kernel, self.shape)
         if len(cells) ** 2 <= STORED_UP_TO * _size(self.shape, is_product):
             points = self.points(torch.stack(torch.unravel_index(cells, self.shape), 1))
             return backend.block(kernel, points, points, precision=torch.float64)
         if is_product:
-            return Kronecker.of([_toeplitz(column) for column in self.product_factors(kernel)], cells)
+            return Kronecker.of([toeplitz(column) for column in self.product_factors(kernel)], cells)
         return OnGrid(self.block_toeplitz(kernel), cells)
 
     def product_factors(self, kernel: Kernel) -> list[Tensor]:
@@ -245,9 +242,9 @@ class Grid:
             columns.append(self.covariances(kernel, lags))
         return [columns[0], *(column / column[0] for column in columns[1:])]
 
-    def block_toeplitz(self, kernel: Kernel) -> "Toeplitz":
+    def block_toeplitz(self, kernel: Kernel) -> Toeplitz:
         """Return the matrix of k(x − y) over the whole grid; covariances at all ∏(2g − 1) lags are evaluated."""
-        lengths = _embedding(self.shape)
+        lengths = embedding(self.shape)
         total = math.prod(lengths)
         circulant = self.steps.new_empty(total)
         sizes, periods = (torch.tensor(value, device=self.steps.device) for value in (self.shape, lengths))
@@ -324,132 +321,6 @@ def _csr(starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]
         return torch.sparse_csr_tensor(starts.to(index), columns.to(index), values, shape, check_invariants=False)
 
 
-@dataclass(frozen=True, eq=False)
-class Toeplitz:
-    """A symmetric matrix T_ij = t(i − j) for multi-indices i, j of a grid, by FFT of its circulant embedding.
-
-    A circulant over L ≥ 2g − 1 points in each direction contains T as a block; a product with it is pointwise in
-    Fourier space. Each direction is padded only when its turn comes and cut at once on the way back. Costs
-    O(∏L log ∏L) for each column.
-    """
-
-    spectrum: Tensor
-    shape: tuple[int, ...]
-    lengths: tuple[int, ...]
-
-    @classmethod
-    def of(cls, circulant: Tensor, shape: tuple[int, ...]) -> Self:
-        """Embed: ``circulant`` holds t(δ) at δ mod L, and t(−δ) = t(δ), so its transform is real."""
-        Z = _fourier(circulant[None, ..., None], tuple(circulant.shape))
-        return cls(Z[0].real.clone(), shape, tuple(circulant.shape))
-
-    def __matmul__(self, U: Tensor) -> Tensor:
-        """Return T U for U of shape (batch, g_1, ..., g_r, columns)."""
-        last = len(self.shape)
-        Z = _fourier(U, self.lengths)
-        Z *= self.spectrum
-        for r in range(1, last):
-            Z = torch.fft.ifft(Z, dim=r).narrow(r, 0, self.shape[r - 1])
-        return torch.fft.irfft(Z, n=self.lengths[-1], dim=last).narrow(last, 0, self.shape[-1])
-
-
-def _fourier(U: Tensor, lengths: tuple[int, ...]) -> Tensor:
-    """Return the transform of real U in its directions 1, 2, ... padded to these lengths; half of it in the last.
-
-    One direction at a time, since libraries limit how many they take together.
-    """
-    Z = torch.fft.rfft(U, n=lengths[-1], dim=len(lengths))
-    for r in range(len(lengths) - 1, 0, -1):
-        Z = torch.fft.fft(Z, n=lengths[r - 1], dim=r)
-    return Z
-
-
-def _toeplitz(column: Tensor) -> "Tensor | Toeplitz":
-    """Return the symmetric Toeplitz matrix with this first column: itself if it is small, else for FFT."""
-    g = len(column)
-    if g <= DENSE_UP_TO:
-        i = torch.arange(g, device=column.device)
-        return column[(i[:, None] - i).abs()]
-    (length,) = _embedding((g,))
-    padding = column.new_zeros(length - 2 * g + 1)
-    return Toeplitz.of(torch.cat([column, padding, column[1:].flip(0)]), (g,))
-
-
-@dataclass(frozen=True, eq=False)
-class OnGrid:
-    """Part of a matrix T over a whole grid: the rows and columns of the points ``cells``."""
-
-    T: Toeplitz
-    cells: Tensor
-
-    def __matmul__(self, V: Tensor) -> Tensor:
-        k, shape = V.shape[1], self.T.shape
-        U = V.new_zeros(k, math.prod(shape)).index_copy_(1, self.cells, V.T)
-        return (self.T @ U.reshape(k, *shape, 1)).reshape(k, -1).index_select(1, self.cells).T
-
-
-@dataclass(frozen=True, eq=False)
-class Contraction:
-    """One direction of a Kronecker product, of g points: replace its input index by its output index.
-
-    What goes in is indexed by the input indices up to this direction and the output indices after it, as far as
-    they occur among the grid points wanted. ``heads`` and ``tails`` count those before and after this direction;
-    ``rows`` places what occurs into (heads, g), ``columns`` picks from (g, tails) what will be needed.
-    """
-
-    factor: Tensor | Toeplitz
-    g: int
-    heads: int
-    rows: Tensor
-    tails: int
-    columns: Tensor
-
-    @classmethod
-    def of(cls, factor: Tensor | Toeplitz, g: int, after: int, cells: Tensor) -> Self:
-        """Return the contraction of a direction with ``after`` points of later directions behind each of its g."""
-        inner = (cells // after).unique_consecutive()
-        heads = (inner // g).unique_consecutive()
-        tails, outer = (cells % after).unique(), (cells % (after * g)).unique()
-        rows = torch.searchsorted(heads, inner // g) * g + inner % g
-        columns = outer // after * len(tails) + torch.searchsorted(tails, outer % after)
-        return cls(factor, g, len(heads), rows, len(tails), columns)
-
-    def __call__(self, A: Tensor) -> Tensor:
-        k = len(A)
-        U = A.new_zeros(k, self.heads * self.g, self.tails).index_copy_(1, self.rows, A)
-        if self.tails == 1 and isinstance(self.factor, Tensor):
-            U = U.reshape(-1, self.g) @ self.factor  # symmetric: one product in place of many small ones
-        else:
-            U = self.factor @ U.reshape(-1, self.g, self.tails)
-        return U.reshape(k, self.heads, -1).index_select(2, self.columns)
-
-
-@dataclass(frozen=True, eq=False)
-class Kronecker:
-    """Rows and columns ``cells`` of T₁ ⊗ … ⊗ T_r: one direction after the other, from the last to the first.
-
-    No intermediate result holds more than the leading indices that occur times the trailing indices that occur.
-    """
-
-    contractions: tuple[Contraction, ...]
-
-    @classmethod
-    def of(cls, factors: "list[Tensor | Toeplitz]", cells: Tensor) -> Self:
-        steps: list[Contraction] = []
-        after = 1
-        for factor in reversed(factors):
-            g = factor.shape[0]
-            steps.append(Contraction.of(factor, g, after, cells))
-            after *= g
-        return cls(tuple(steps))
-
-    def __matmul__(self, V: Tensor) -> Tensor:
-        A = V.T[:, :, None]
-        for contract in self.contractions:
-            A = contract(A)
-        return A[:, 0].T
-
-
 def _is_product(kernel: Kernel, shape: tuple[int, ...]) -> bool:
     """Whether the kernel is a product over the features of the grid: always so for a single one."""
     if len(shape) == 1 or type(kernel) in (RBF, Periodic, Constant):
@@ -457,20 +328,15 @@ def _is_product(kernel: Kernel, shape: tuple[int, ...]) -> bool:
     return isinstance(kernel, Product) and _is_product(kernel.left, shape) and _is_product(kernel.right, shape)
 
 
-def _embedding(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return lengths of at least 2g − 1 whose FFT is fast; up to 15 every odd one is, and too large ones never run."""
-    return tuple(int(next_fast_len(2 * g - 1, real=True)) if 8 < g < 2**40 else 2 * g - 1 for g in shape)
-
-
 def _size(shape: tuple[int, ...], is_product: bool) -> int:
     """Return the size of what a structured product works on: the grid, or its circulant embedding."""
-    return math.prod(shape if is_product else _embedding(shape))
+    return math.prod(shape if is_product else embedding(shape))
 
 
 def _workspace(shape: tuple[int, ...], is_product: bool) -> int:
     """Return how many numbers making K_GG, or multiplying one column by it, holds at once; measured, with a margin."""
     factors = sum(min(g, DENSE_UP_TO) ** 2 + 24 * g for g in shape)
-    return 8 * math.prod(shape) + factors if is_product else 7 * math.prod(_embedding(shape))
+    return 8 * math.prod(shape) + factors if is_product else 7 * math.prod(embedding(shape))
 
 
 def _is_count(value: object) -> bool:
