@@ -91,7 +91,7 @@ def run(name: str, table: Table) -> None:
         report = solve(A, B, method="pcg", preconditioner=P, stopping=STOPPING)
         add(table, name, n, label, product, build, P, B, report, 4 * math.isqrt(n))
     began = time.perf_counter()
-    report, kept = planning.automatic(A, B, stopping=STOPPING, memory=8 * NUMBERS_PER_ROW * n)
+    report, kept = planning.solve_automatically(A, B, stopping=STOPPING, memory=8 * NUMBERS_PER_ROW * n)
     total = time.perf_counter() - began
     P = None if kept.prepared is None else kept.prepared.factor(A.scale, A.diagonal)
     add(table, name, n, "auto", product, total - sum(a.solve_seconds for a in report.attempts), P, B, report, 0)

@@ -37,7 +37,7 @@ OPTIONS = {
 }
 """What an option of this name may be for n points; options not listed keep their default."""
 
-FULL = {"rank": lambda n: n + 3, "neighbours": lambda n: n - 1}
+FULL = {"rank": lambda n: n + 3, "neighbours": lambda n: n - 1, "tolerance": lambda n: 0.0}
 """What the options have to be at least for P = A, of the recipes that claim it."""
 
 
@@ -86,15 +86,16 @@ def kernels(draw, d, stationary):
 def systems(draw, *, stationary=False, noises=(TINY, 1e-6, 1e-2, 1.0), largest=40):
     """Draw A = S K S + D, n from 1: points repeated or not, S absent, partly zero or all zero, D constant or not."""
     n, d = draw(st.integers(1, largest)), draw(st.integers(1, 3))
-    X = draw(points(n, d)) if draw(st.booleans()) else torch.ones(n, 1, dtype=torch.float64) * draw(points(1, d))
+    X = draw(points(n, d))
+    X = X[:1].expand(n, d) if draw(st.integers(0, 9)) == 9 else X  # now and then one point, n times
     kernel: Kernel = draw(kernels(d, stationary))
     rng = np.random.default_rng(draw(st.integers(0, 2**31 - 1)))
     variance = float(np.mean(np.diag(kernel_matrix(kernel, X, X)))) or 1.0
     diagonal = variance * draw(st.sampled_from(noises)) * np.exp(draw(st.sampled_from([0, 1])) * rng.uniform(-2, 2, n))
-    kind = draw(st.sampled_from(["none", "positive", "some zero", "all zero"]))
+    kind = draw(st.sampled_from(["none", "none", "positive", "some zero", "some zero", "all zero"]))
     kept = {"none": 1, "positive": 1, "some zero": rng.integers(0, 2, n), "all zero": 0}[kind]
     scale = None if kind == "none" else rng.uniform(0.1, 1, n) * kept
-    X = X.to(draw(st.sampled_from([torch.float32, torch.float64])))
+    X = X.to(draw(st.sampled_from([torch.float32, torch.float64]))).contiguous()
     backend = draw(st.sampled_from([backends.Tiles(), backends.default()]))
     return KernelPlusDiagonal(kernel, X, diagonal, scale, backend)
 
@@ -106,11 +107,8 @@ def cases(draw, name, *, full=False, **limits):
     A = draw(systems(stationary=needs_stationary(cls), **limits))
     chosen = {option: draw(OPTIONS[option](len(A))) for option in cls.options() if option in OPTIONS}
     if full:
-        chosen |= {option: FULL[option](len(A)) for option in cls.options() if option in FULL} | {"tolerance": 0.0}
-    defaults = cls.options()
-    chosen = {option: value for option, value in chosen.items() if option in defaults}
-    if chosen.get("rank", 1) is None and defaults["rank"] is not None:
-        del chosen["rank"]
+        chosen |= {option: value(len(A)) for option, value in FULL.items() if option in chosen}
+    chosen = {option: cls.options()[option] if value is None else value for option, value in chosen.items()}
     return Case(cls(**chosen), A, draw(st.integers(0, 2**31 - 1)))
 
 

@@ -24,6 +24,9 @@ TRIAL = 3
 PILOT_SECONDS = 0.02
 """What it takes to solve on a few hundred points: worth it where iterations are dearer."""
 
+STRIP = 32
+"""Part of the rows of A on which a product is timed; by symmetry the whole costs half as much a row."""
+
 FIRST_RANK = 64
 
 ENOUGH = 0.01
@@ -87,6 +90,7 @@ class Search:
         self.attempts: list[Attempt] = []
         self.factor: PartialCholesky | None = None
         self.ranks: list[tuple[int, float]] = []
+        self.stopped = False
         norms = torch.linalg.vector_norm(B, dim=0)
         self.thresholds = (stopping.rtol * norms).clamp_min(stopping.atol) / torch.where(norms > 0, norms, 1.0)
         self.costs = Costs(len(A), B.shape[1], math.inf, math.inf, math.inf)
@@ -95,7 +99,7 @@ class Search:
     def run(self) -> Automatic:
         """Choose, solve, and choose again until converged or nothing is left to try."""
         remaining = self._plain()
-        if not self._finished():
+        if not self.reports or not self._finished():
             option = self._choose(remaining)
             while True:
                 forecast = self._carry_out(option)
@@ -108,25 +112,38 @@ class Search:
     # the steps
 
     def _plain(self) -> float:
-        """Iterate without preconditioner until something else looks cheaper; return how many iterations are left."""
-        forecast, at_least = Forecast(self.thresholds, TRIAL), 0.0
+        """Iterate without preconditioner while that promises to end soonest; return how many iterations are left.
+
+        Where a product is dear, a pilot comes first: no part of A is harder than A.
+        """
+        product = self._product_seconds()
+        if TRIAL * product > PILOT_SECONDS:
+            tried = self._pilot()
+            trial = tried.trial(self._factor().F, 0)
+            if trial.iterations * product > self._exploring(product):
+                return trial.expected(tried.ratio)
+        forecast = Forecast(self.thresholds, TRIAL)
 
         def exploring_is_cheaper() -> bool:
-            nonlocal at_least
-            steps, per_step = forecast.iterations, forecast.seconds / max(forecast.iterations, 1)
-            worth_a_pilot = steps == 1 and TRIAL * per_step > PILOT_SECONDS
-            if steps < TRIAL and not worth_a_pilot:
+            if forecast.iterations < TRIAL:
                 return False
-            exploring = self._measured(per_step).low_rank(FIRST_RANK) + FEW * per_step
-            if worth_a_pilot:  # no part of A is harder than A
-                at_least = self._pilot().trial(self._factor().F, 0).iterations
-                return at_least * per_step > exploring
-            return forecast.remaining_seconds() > exploring
+            return forecast.remaining_seconds() > self._exploring(forecast.seconds / forecast.iterations)
 
         option = Option("no preconditioner", 0, 0, math.nan, math.nan, "a trial")
         self._attempt(option, None, 0.0, forecast, exploring_is_cheaper)
         self._measured(forecast.seconds / max(forecast.iterations, 1))
-        return max(forecast.remaining(), at_least)
+        return forecast.remaining()
+
+    def _product_seconds(self) -> float:
+        """Return the time of a product with A, from a strip of it."""
+        A, rows = self.A, max(len(self.A) // STRIP, 1)
+        began = time.perf_counter()
+        A.backend.matmul(A.kernel, A.X[:rows], A.X, self.B, precision=A.precision).sum().item()
+        return (time.perf_counter() - began) * len(A) / rows / 2
+
+    def _exploring(self, product: float) -> float:
+        """Return the least that a preconditioned solve costs."""
+        return self._measured(product).low_rank(FIRST_RANK) + FEW * product
 
     def _choose(self, remaining: float) -> Option:
         """Return the cheapest option, growing the low-rank factor while that is what pays."""
@@ -138,6 +155,9 @@ class Search:
         rank = FIRST_RANK
         while True:
             self._grow(rank)
+            if rank < self._first_pilot_rank() and not self._low_rank_suffices():
+                rank *= 2
+                continue
             if self._low_rank_suffices():
                 why = f"it leaves {self._share():.1e} of the noise"
                 return self._priced(self._rank(), 0, FEW, 0.0, why)
@@ -203,18 +223,18 @@ class Search:
 
     def _piloted(self) -> list[Option]:
         """Return options tried on neighbouring points, and what twice the rank would give by the same trend."""
-        tried = self._pilot()
-        m = self._rank()
-        F = self._factor().F
+        pilot, m, F = self._pilot(), self._rank(), self._factor().F
+        found = {q: pilot.trial(F, q) for q in NEIGHBOURS}
+        growths = [trial.growth for q, trial in found.items() if q]
         options = []
-        for q in NEIGHBOURS:
-            half, full = tried.trial(F[:, : m // 2], q), tried.trial(F, q)
-            local = full.local_seconds if q else 0.0
-            why = f"{full.iterations:.0f} iterations on {len(tried.rows)} neighbouring points"
-            options.append(self._priced(m, q, full.expected, local, why))
+        for q, trial in found.items():
+            growth = sum(growths) / len(growths) if q else trial.growth  # few iterations: one trial alone is noisy
+            expected, local = trial.expected(pilot.ratio, growth), trial.local_seconds if q else 0.0
+            why = f"{trial.iterations:.0f} iterations on {len(pilot.rows)} neighbouring points"
+            options.append(self._priced(m, q, expected, local, why))
             if 2 * m <= self._rank_limit():
-                better = full.expected * min(full.expected / half.expected, 1.0)
-                options.append(self._priced(2 * m, q, max(better, FEW), 2 * local, "more rank"))
+                better = max(expected * 2 ** (-self._trace_slope() / 2), FEW)
+                options.append(self._priced(2 * m, q, better, 2 * local, "more rank"))
         return options
 
     def _priced(self, rank: int, neighbours: int, iterations: float, local: float, why: str) -> Option:
@@ -257,15 +277,27 @@ class Search:
     def _low_rank_suffices(self) -> bool:
         return self._share() <= 2 * ENOUGH or self._rank() == len(self.A)
 
+    def _trace_slope(self) -> float:
+        """Return the exponent s of the remaining trace ~ rank^(−s) over the last doubling; 0 if it does not fall."""
+        everything = float((self._weights() * self.A.kernel_diagonal()).mean())
+        (m0, share0), (m1, share1) = [(1, everything), *self.ranks][-2:]
+        if m1 <= m0 or not 0 < share1 < share0:
+            return 0.0
+        return math.log(share0 / share1) / math.log(m1 / m0)
+
     def _rank_that_suffices(self) -> int:
-        """Return the rank at which the remaining trace would be small enough, by the power law of the last doubling."""
-        before = no_pivots(self.A.kernel, self.A.X).remainder
-        first = (1, float((self._weights() * before).mean()))
-        (m0, share0), (m1, share1) = [first, *self.ranks][-2:]
-        if m1 <= m0 or not share1 < share0:
+        """Return the rank at which the remaining trace would be small enough, as it has been falling."""
+        slope, (m, share) = self._trace_slope(), self.ranks[-1]
+        if slope < math.log(share / ENOUGH) / math.log(max(len(self.A) / m, 1.0001)):
             return len(self.A)
-        slope = math.log(share0 / share1) / math.log(m1 / m0)
-        return min(math.ceil(m1 * (share1 / ENOUGH) ** (1 / slope)), len(self.A)) if slope > 0.05 else len(self.A)
+        return math.ceil(m * (share / ENOUGH) ** (1 / slope))
+
+    def _first_pilot_rank(self) -> int:
+        """Return the rank that costs no more than one product, at which it is time to look around."""
+        rank = FIRST_RANK
+        while self.costs.low_rank(2 * rank) <= self.costs.product and 2 * rank <= self._rank_limit():
+            rank *= 2
+        return rank
 
     def _rank_limit(self) -> int:
         """Return the largest rank that fits the numbers a preconditioner may hold and the memory to build it."""
@@ -285,7 +317,7 @@ class Search:
 
     def _pilot(self) -> Pilot:
         rtol = float(self.thresholds.min())
-        return pilot(self.A, self.B.shape[1], rtol, child(self.generator, "pilot"))
+        return pilot(self.A, rtol, child(self.generator, "pilot"))
 
     # bookkeeping
 
@@ -309,7 +341,8 @@ class Search:
         def watch(progress: Progress) -> bool:
             forecast.add(progress)
             shifted = replace(progress, iteration=progress.iteration + done, seconds=progress.seconds + before)
-            return bool(self.callback and self.callback(shifted)) or give_up()
+            self.stopped = bool(self.callback and self.callback(shifted))
+            return self.stopped or give_up()
 
         limits = replace(
             self.stopping,
@@ -345,7 +378,7 @@ class Search:
         return sum(int(report.iterations.max()) for report in self.reports)
 
     def _finished(self) -> bool:
-        return self.reports[-1].status not in RETRYABLE or self._out_of_limits()
+        return self.stopped or self.reports[-1].status not in RETRYABLE or self._out_of_limits()
 
     def _out_of_limits(self) -> bool:
         spent = time.perf_counter() - self.began

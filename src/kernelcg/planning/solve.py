@@ -70,14 +70,14 @@ def solve(
     """
     source = generator or seeded(0)
     if isinstance(preconditioner, str) and preconditioner == "auto":
-        return automatic(A, B, start, stopping, callback, source, memory)[0]
+        return solve_automatically(A, B, start, stopping, callback, source, memory)[0]
     P: Any = recipe(preconditioner) if isinstance(preconditioner, str) else preconditioner
     if isinstance(P, Preconditioner):
         P = P.build(A, source)
     return solve_with(A, B, preconditioner=P, start=start, stopping=stopping, callback=callback)
 
 
-def automatic(
+def solve_automatically(
     A: KernelPlusDiagonal,
     B: Any,
     start: Any = None,
@@ -126,4 +126,4 @@ def solve_reusing(
         report = solve_with(A, B, preconditioner=P, start=start, stopping=stopping, callback=callback)
         if bool(report.converged.all()):
             return report, kept.after(report)
-    return automatic(A, B, start, stopping, callback, generator, memory)
+    return solve_automatically(A, B, start, stopping, callback, generator, memory)

@@ -144,8 +144,9 @@ class Monitor:
         """Return R, with b − Ax in its place where it is time to look; settles which columns are done."""
         norms = torch.linalg.vector_norm(R, dim=0)
         due = self.active & (norms <= self.thresholds.maximum(ROUNDING * self.norms_of_B))
-        if self._is_reduced():
-            due |= self.active & (norms * CHECK_AFTER_DROP <= self.true_norms)
+        if self._is_reduced():  # one check in float64 for all columns, once all are there or any has fallen far
+            dropped = self.active & ~due & (norms * CHECK_AFTER_DROP <= self.true_norms)
+            due = due | dropped if bool(dropped.any() | (due == self.active).all()) else torch.zeros_like(due)
         together = self.must_restart or (self._is_reduced() and bool(due.any()))
         self.replaced = self.active if together else due
         if bool(self.replaced.any()):
@@ -153,7 +154,8 @@ class Monitor:
             R[:, self.replaced] = self.B[:, self.replaced] - self.exact @ X[:, self.replaced].contiguous()
             norms = torch.linalg.vector_norm(R, dim=0)
             self.best, self.idle = torch.where(self.replaced, norms, self.best), 0
-            self._judge(norms, due)
+            self.true_norms = torch.where(self.replaced, norms, self.true_norms)
+            self._judge(norms, due | (self.replaced & (norms <= self.thresholds)))
         return R
 
     def restarts(self) -> bool:

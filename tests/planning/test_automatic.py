@@ -1,0 +1,211 @@
+"""The automatic choice: right answers in every regime, an honest record, limits kept, mistakes repaired."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from kernelcg import planning
+from kernelcg.backends import Tiles, default
+from kernelcg.kernels import RBF, Linear, Matern
+from kernelcg.operators import DenseMatrix, KernelPlusDiagonal
+from kernelcg.planning import automatic as module
+from kernelcg.preconditioners import recipe
+from kernelcg.randomness import seeded
+from kernelcg.solvers import Status, Stopping
+
+N = 900
+NO_DIRECT = 6_000_000
+"""Bytes in which the N × N matrix does not fit: the direct solve is out of reach."""
+
+
+def normal(rows, columns, seed=0):
+    return torch.randn(rows, columns, generator=seeded(seed), dtype=torch.float64)
+
+
+def system(lengthscale=0.5, noise=1e-3, n=N, d=2, *, memory=None, kernel=None, scale=None):
+    kernel = kernel or RBF(lengthscale, 1.0)
+    return KernelPlusDiagonal(kernel, normal(n, d), noise, scale, backend=default(memory))
+
+
+def dense(A):
+    """Return A as an array, whatever budget it was given."""
+    return replace(A, backend=Tiles()).dense().numpy()
+
+
+def dense_solution(A, B):
+    return np.linalg.solve(dense(A), B.numpy())
+
+
+REGIMES = {
+    "nearly diagonal": (0.001, 1e-2),
+    "short": (0.03, 1e-3),
+    "middle": (0.3, 1e-4),
+    "long": (3.0, 1e-4),
+    "very long, small noise": (30.0, 1e-6),
+}
+
+
+@pytest.mark.parametrize("memory", [None, NO_DIRECT], ids=["direct allowed", "iterative only"])
+@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("columns", [1, 4])
+def test_answers_meet_the_tolerance(regime, memory, columns):
+    A, B = system(*REGIMES[regime], memory=memory), normal(N, columns, 1)
+    report = planning.solve(A, B, stopping=Stopping(rtol=1e-6, max_iterations=3000))
+    assert report.status is Status.CONVERGED
+    residual = B.numpy() - dense(A) @ report.solution.numpy()
+    assert (np.linalg.norm(residual, axis=0) <= 1.001e-6 * np.linalg.norm(B.numpy(), axis=0)).all()
+    if memory is not None:
+        assert all(attempt.what != "direct" for attempt in report.attempts)
+
+
+@pytest.mark.parametrize("kernel", [Matern([0.2, 1.0], nu=1.5), RBF(0.5) + Linear(1.0), 2.0 * Matern(0.3, nu=0.5)])
+def test_other_kernels_and_scales(kernel):
+    scale = torch.rand(N, generator=seeded(3), dtype=torch.float64)
+    A, B = system(kernel=kernel, scale=scale, noise=1.0, memory=NO_DIRECT), normal(N, 3, 1)
+    report = planning.solve(A, B, stopping=Stopping(rtol=1e-8))
+    assert report.status is Status.CONVERGED
+    assert np.allclose(report.solution.numpy(), dense_solution(A, B), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 40])
+def test_few_rows(n):
+    A, B = system(n=n), normal(n, 2, 1)
+    report = planning.solve(A, B, stopping=Stopping(rtol=1e-10))
+    assert np.allclose(report.solution.numpy(), dense_solution(A, B), rtol=1e-6)
+
+
+def test_duplicated_rows():
+    X = normal(200, 2)[torch.arange(N) % 200]
+    A, B = KernelPlusDiagonal(RBF(0.1), X, 1e-4, backend=Tiles(NO_DIRECT)), normal(N, 1, 1)
+    report = planning.solve(A, B, stopping=Stopping(rtol=1e-6))
+    assert report.status is Status.CONVERGED
+
+
+def test_the_record_adds_up():
+    A, B = system(0.3, 1e-4, memory=NO_DIRECT), normal(N, 2, 1)
+    report = planning.solve(A, B, stopping=Stopping(rtol=1e-6))
+    assert report.attempts[-1].status is Status.CONVERGED
+    assert report.attempts[-1].what.startswith("low rank")
+    assert int(report.iterations.max()) <= sum(attempt.iterations for attempt in report.attempts)
+    assert report.products > sum(attempt.iterations for attempt in report.attempts)
+    spent = sum(attempt.build_seconds + attempt.solve_seconds for attempt in report.attempts)
+    assert spent <= 1.01 * report.seconds
+    assert report.attempts[-1].what in str(report)
+    assert "expected" in str(report)
+
+
+def test_few_iterations_where_plain_cg_needs_many():
+    A, B = system(0.3, 1e-4, memory=NO_DIRECT), normal(N, 1, 1)
+    chosen = planning.solve(A, B, stopping=Stopping(rtol=1e-6))
+    allowed = 10 * int(chosen.iterations.max())
+    plain = planning.solve(A, B, preconditioner=None, stopping=Stopping(rtol=1e-6, max_iterations=allowed))
+    assert plain.status is Status.MAX_ITERATIONS
+    assert allowed <= 500
+
+
+def test_limits_are_kept():
+    A, B = system(0.3, 1e-6, memory=NO_DIRECT), normal(N, 1, 1)
+    report = planning.solve(A, B, stopping=Stopping(rtol=1e-10, max_iterations=7))
+    assert report.status is Status.MAX_ITERATIONS
+    assert int(report.iterations.max()) <= 7
+    assert sum(attempt.iterations for attempt in report.attempts) <= 7
+
+
+def test_a_preconditioner_holds_no_more_than_it_may():
+    A, B = system(0.3, 1e-4, memory=NO_DIRECT), normal(N, 1, 1)
+    numbers = 400 * N
+    report, kept = planning.solve_automatically(
+        A, B, stopping=Stopping(rtol=1e-4, max_iterations=2000), memory=8 * numbers
+    )
+    assert report.status is Status.CONVERGED
+    F = kept.prepared.F
+    assert F.numel() + kept.prepared.factor(A.scale, A.diagonal).numbers <= numbers
+
+
+def test_a_wrong_choice_is_repaired(monkeypatch):
+    """A pilot that promises wonders of a useless preconditioner must cost time, not the answer."""
+    monkeypatch.setattr(module.Search, "_choose", lambda self, remaining: self._priced(1, 0, 2, 0.0, "a lie"))
+    A, B = system(0.3, 1e-4, memory=NO_DIRECT), normal(N, 1, 1)
+    report = planning.solve(A, B, stopping=Stopping(rtol=1e-6, max_iterations=5000))
+    assert report.status is Status.CONVERGED
+    assert len(report.attempts) >= 2
+    assert "too slow" in report.attempts[-1].why
+    lied, last = (report.attempts[i] for i in (-2, -1))
+    assert lied.status is Status.STOPPED
+    assert last.what != lied.what
+
+
+def test_same_seed_same_numbers(monkeypatch):
+    monkeypatch.setattr(module, "measured", lambda n, k, product, like: module.Costs(n, k, 0.01, 1e10, 1e9))
+    A, B = system(0.3, 1e-4, memory=NO_DIRECT), normal(N, 1, 1)
+    first, second = (planning.solve(A, B, stopping=Stopping(rtol=1e-6), generator=seeded(5)) for _ in range(2))
+    assert torch.equal(first.solution, second.solution)
+
+
+def test_a_callback_sees_one_sequence_and_may_stop():
+    seen = []
+    A, B = system(0.3, 1e-4, memory=NO_DIRECT), normal(N, 1, 1)
+
+    def callback(progress):
+        seen.append(progress.iteration)
+        return len(seen) > 6
+
+    report = planning.solve(A, B, stopping=Stopping(rtol=1e-6), callback=callback)
+    assert report.status is Status.STOPPED
+    assert seen == sorted(seen)
+    assert len(seen) == 7
+
+
+def test_broken_right_hand_sides_are_told():
+    A, B = system(n=50), normal(50, 2, 1)
+    B[3, 0] = math.nan
+    assert planning.solve(A, B).column_status[0] is Status.NOT_FINITE
+
+
+def test_other_choices():
+    A, B = system(0.3, 1e-2, n=300), normal(300, 1, 1)
+    stopping = Stopping(rtol=1e-8)
+    truth = dense_solution(A, B)
+    P = recipe("nystrom").build(A, seeded(0))
+    for choice in ("nystrom", recipe("vecchia", neighbours=10), P, None):
+        report = planning.solve(A, B, preconditioner=choice, stopping=stopping)
+        assert np.allclose(report.solution.numpy(), truth, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="there is no preconditioner 'nystroem'"):
+        planning.solve(A, B, preconditioner="nystroem")
+    with pytest.raises(TypeError, match="KernelPlusDiagonal"):
+        planning.solve(DenseMatrix(torch.eye(3)), torch.ones(3, 1))
+
+
+def test_reuse_while_it_pays():
+    B, stopping = normal(N, 2, 1), Stopping(rtol=1e-6)
+    A = system(0.3, 1e-3, memory=NO_DIRECT)
+    report, kept = planning.solve_reusing(A, B, None, stopping=stopping)
+    assert kept.pays
+    near = replace(A, kernel=RBF(0.31), diagonal=torch.tensor(1.1e-3))
+    again, still = planning.solve_reusing(near, B, kept, stopping=stopping)
+    assert again.attempts == ()
+    assert still.prepared is kept.prepared
+    assert np.allclose(again.solution.numpy(), dense_solution(near, B), rtol=1e-2, atol=1e-2)
+    worn = replace(still, excess_seconds=2 * still.build_seconds)
+    fresh, rebuilt = planning.solve_reusing(near, B, worn, stopping=stopping)
+    assert fresh.attempts
+    assert rebuilt.prepared is not kept.prepared
+    assert report.status is again.status is fresh.status is Status.CONVERGED
+
+
+def test_iterations_above_the_first_are_charged():
+    kept = planning.Kept(prepared=object(), build_seconds=1.0, first_iterations=10)
+    A, B = system(0.3, 1e-2, n=200), normal(200, 1, 1)
+    report = planning.solve(A, B, preconditioner=None, stopping=Stopping(rtol=1e-8))
+    steps = int(report.iterations.max())
+    worn = kept.after(replace(report, seconds=float(steps)))
+    assert worn.excess_seconds == steps - 10
+    assert worn.pays is (steps - 10 < 1.0)
+
+
+@pytest.mark.parametrize(("noise", "dtype"), [(1e-2, torch.float32), (1e-8, torch.float64)])
+def test_float32_only_where_its_rounding_is_below_the_noise(noise, dtype):
+    assert planning.product_dtype(system(noise=noise)) is dtype
