@@ -5,7 +5,7 @@ INSTALLED := .venv/.installed
 BENCH_INSTALLED := .venv/.bench-installed
 export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: demo test lint check bench format clean
+.PHONY: demo test lint check bench figure1 format clean
 
 demo: $(INSTALLED)  ## restore a photograph from a seventh of its pixels, compare solvers, write demo.png
 	$(BIN)/python examples/demo.py
@@ -16,7 +16,7 @@ test: $(INSTALLED)  ## run all tests, in parallel, one thread each
 lint: $(INSTALLED)  ## format, lint, spelling, strict types, import contract
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/codespell src tests benchmarks examples native README.md CHANGELOG.md
+	$(BIN)/codespell src tests benchmarks examples experiments native README.md CHANGELOG.md
 	$(BIN)/mypy
 	PYTHONPATH=src $(BIN)/lint-imports
 
@@ -25,6 +25,11 @@ check: lint test  ## everything CI checks
 bench: $(BENCH_INSTALLED)  ## speed as ratios against peers in the same run; writes benchmarks/results/*.csv
 	$(BIN)/python benchmarks/products.py
 	$(BIN)/python benchmarks/block_against_batched.py
+	$(BIN)/python benchmarks/tuned_problems.py
+
+figure1: $(INSTALLED)  ## run what is missing of the paper's figure 1 (hours on two cores if all is), draw it
+	$(BIN)/python experiments/figure1.py
+	$(BIN)/python experiments/draw_figure1.py
 
 format: $(INSTALLED)
 	$(BIN)/ruff format .

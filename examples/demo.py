@@ -1,4 +1,4 @@
-"""Restore a photograph from a seventh of its pixels with an exact Gaussian process, four ways.
+"""Restore a photograph from a seventh of its pixels with an exact Gaussian process, five ways.
 
 The photograph comes with scikit-learn (china.jpg, see its licence there). The three colours are three right-hand
 sides of one system of 10,000 equations. Run it with `make demo`.
@@ -15,6 +15,7 @@ from rich.table import Table
 from sklearn.datasets import load_sample_image
 from torch import Tensor
 
+from kernelcg import planning
 from kernelcg.backends import available
 from kernelcg.kernels import Matern
 from kernelcg.operators import KernelPlusDiagonal
@@ -52,6 +53,7 @@ def runs(A: KernelPlusDiagonal, B: Tensor) -> dict[str, SolveReport]:
         "CG, column by column": solve(A, B, method="cg", stopping=stopping),
         "block CG": solve(A, B, method="block_pcg", stopping=stopping),
         "block CG, float32": solve(single, B, method="block_pcg", stopping=stopping),
+        "chosen automatically": planning.solve(single, B, stopping=stopping),
         "Cholesky": solve(A, B, method="direct", stopping=stopping),
     }
 
@@ -89,7 +91,7 @@ def draw(photo: Photograph, restored: Tensor, reports: dict[str, SolveReport], p
         axis.set_title(title)
         axis.set_axis_off()
     curves = axes[1, 1]
-    for (name, report), style in zip(reports.items(), ("-", "--", ":", "o"), strict=True):
+    for (name, report), style in zip(reports.items(), ("-", "--", ":", "-.", "o"), strict=True):
         worst = (report.residual_norms / report.right_hand_norms).max(1).values
         curves.semilogy(worst.numpy(), style, color="black", label=name, linewidth=1.5, markersize=5)
     curves.set(title="worst relative residual", xlabel="iteration")
@@ -109,7 +111,9 @@ def main() -> None:
 
     reports = runs(A, photo.noisy - mean)
     console.print(table(reports, PIXELS))
-    weights = reports["block CG"].raise_if_failed().solution
+    for attempt in reports["chosen automatically"].attempts:
+        console.print(f"automatic choice: {attempt}", highlight=False)
+    weights = reports["chosen automatically"].raise_if_failed().solution
     restored = A.backend.matmul(A.kernel, photo.where, A.X, weights) + mean
     error = (restored - photo.colours).square().mean()
     console.print(f"restored picture: {-10 * torch.log10(error):.1f} dB peak signal to noise", highlight=False)

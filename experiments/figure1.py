@@ -155,7 +155,7 @@ def build(method: Method, A: KernelPlusDiagonal, seed: int) -> Built:
     prepared = recipe.prepare(A.kernel, A.X, A.backend, child(seeded(seed), method.name))
     P = prepared.factor(A.scale, A.diagonal)
     seconds = time.perf_counter() - began
-    return Built(P, getattr(prepared, "setup_products", 0), seconds, tuple(getattr(prepared, "notes", ())))
+    return Built(P, prepared.setup_products, seconds, prepared.notes)
 
 
 def run_built(built: Built, A: KernelPlusDiagonal, y: Tensor, stopping: Stopping, cap: int) -> Outcome:

@@ -197,11 +197,13 @@ def test_reuse_while_it_pays():
 
 
 def test_iterations_above_the_first_are_charged():
-    kept = planning.Kept(prepared=object(), build_seconds=1.0, first_iterations=10)
+    kept = planning.Kept(prepared=object(), build_seconds=1.0)
     A, B = system(0.3, 1e-2, n=200), normal(200, 1, 1)
     report = planning.solve(A, B, preconditioner=None, stopping=Stopping(rtol=1e-8))
     steps = int(report.iterations.max())
-    worn = kept.after(replace(report, seconds=float(steps)))
+    first = kept.after(replace(report, iterations=torch.tensor([10])))
+    assert first.excess_seconds == 0
+    worn = first.after(replace(report, seconds=float(steps)))
     assert worn.excess_seconds == steps - 10
     assert worn.pays is (steps - 10 < 1.0)
 
@@ -209,3 +211,75 @@ def test_iterations_above_the_first_are_charged():
 @pytest.mark.parametrize(("noise", "dtype"), [(1e-2, torch.float32), (1e-8, torch.float64)])
 def test_float32_only_where_its_rounding_is_below_the_noise(noise, dtype):
     assert planning.product_dtype(system(noise=noise)) is dtype
+
+
+@pytest.mark.parametrize("a_row", [3, 50, 100, 200, 400])
+def test_small_allowances_are_kept(a_row):
+    A, B = system(0.1, 1e-4, memory=NO_DIRECT), normal(N, 1, 1)
+    report, kept = planning.solve_automatically(
+        A, B, stopping=Stopping(rtol=1e-4, max_iterations=3000), memory=8 * a_row * N
+    )
+    assert report.status is Status.CONVERGED
+    if kept.prepared is not None:
+        held = kept.prepared.F.numel() + kept.prepared.factor(A.scale, A.diagonal).numbers
+        assert held <= a_row * N
+
+
+@pytest.mark.parametrize("budget", [400_000, 1_000_000, 3_000_000])
+def test_what_does_not_fit_is_not_chosen(budget):
+    A, B = system(0.1, 1e-4, memory=budget), normal(N, 2, 1)
+    report = planning.solve(A, B, stopping=Stopping(rtol=1e-4, max_iterations=3000))
+    assert report.status is Status.CONVERGED
+
+
+def test_a_kernel_that_is_zero():
+    diagonal = torch.linspace(1, 100, 500, dtype=torch.float64)
+    A = KernelPlusDiagonal(Linear(1.0), torch.zeros(500, 2, dtype=torch.float64), diagonal)
+    B = normal(500, 1, 1)
+    assert torch.allclose(planning.solve(A, B).solution, B / diagonal[:, None], rtol=1e-5)
+
+
+def test_a_broken_column_does_not_spoil_the_choice_for_the_others():
+    A, B = system(0.3, 1e-4, memory=NO_DIRECT), normal(N, 3, 1)
+    B[0, 0], B[:, 1] = math.nan, 0.0
+    report = planning.solve(A, B, stopping=Stopping(rtol=1e-6, max_iterations=3000))
+    assert report.column_status[1:] == (Status.CONVERGED, Status.CONVERGED)
+    assert int(report.iterations.max()) < 100
+
+
+def test_time_is_limited():
+    A, B = system(0.3, 1e-6, memory=NO_DIRECT), normal(N, 1, 1)
+    report = planning.solve(A, B, stopping=Stopping(rtol=1e-12, max_iterations=100_000, max_seconds=1e-4))
+    assert report.status is Status.TIME_LIMIT
+
+
+def test_what_was_given_up_is_not_kept(monkeypatch):
+    monkeypatch.setattr(module.Search, "_choose", lambda self, remaining: self._priced(1, 0, 2, 0.0, "a lie"))
+    monkeypatch.setattr(module.Search, "_rank_limit", lambda self, neighbours=0: 1)
+    A, B = system(0.3, 1e-4), normal(N, 1, 1)
+    report, kept = planning.solve_automatically(A, B, stopping=Stopping(rtol=1e-6, max_iterations=5000))
+    assert report.attempts[-1].what == "direct"
+    assert kept.prepared is None
+    assert not kept.pays
+
+
+def test_a_stop_is_a_stop_with_a_kept_preconditioner_too():
+    A, B, seen = system(0.3, 1e-3, memory=NO_DIRECT), normal(N, 1, 1), []
+    _, kept = planning.solve_reusing(A, B, None, stopping=Stopping(rtol=1e-6))
+
+    def callback(progress):
+        seen.append(progress.iteration)
+        return len(seen) == 2
+
+    report, _ = planning.solve_reusing(A, B, kept, stopping=Stopping(rtol=1e-10), callback=callback)
+    assert report.status is Status.STOPPED
+    assert seen == [0, 1]
+
+
+def test_named_recipes_report_their_set_up():
+    A, B = system(0.3, 1e-2, n=200), normal(200, 1, 1)
+    report = planning.solve(A, B, preconditioner=recipe("randomized_svd", rank=10, oversampling=5))
+    assert report.columns >= 30
+    assert report.attempts[0].what == "randomized_svd"
+    twice = recipe("nystrom", points=(0, 0, 1), jitter=0.0)
+    assert "jitter" in planning.solve(A, B, preconditioner=twice).tried[0]

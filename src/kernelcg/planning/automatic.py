@@ -8,20 +8,23 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor
 
+from kernelcg.backends import Dense
+from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.operators import ConstantInvertible, KernelPlusDiagonal
-from kernelcg.planning.costs import Costs, measured
+from kernelcg.planning.costs import Costs, best_of, measured
+from kernelcg.planning.growing_factor import GrowingFactor
 from kernelcg.planning.pilot import Pilot, pilot
 from kernelcg.planning.rate import Forecast
-from kernelcg.preconditioners.partial_cholesky import PartialCholesky, extended, no_pivots, random_pivots
+from kernelcg.preconditioners.base import FACTORS_AT_ONCE
 from kernelcg.preconditioners.prepared import DiagonalRemainder, LowRankAndRemainder
-from kernelcg.preconditioners.vecchia import sparse_remainder
+from kernelcg.preconditioners.vecchia import NUMBERS_PER_NEIGHBOUR, sparse_remainder
 from kernelcg.randomness import child
 from kernelcg.solvers import Attempt, Progress, SolveReport, Status, Stopping, solve
 
 TRIAL = 3
 """Iterations without preconditioner before their end is forecast."""
 
-PILOT_SECONDS = 0.02
+PILOT_SECONDS = 0.05
 """What it takes to solve on a few hundred points: worth it where iterations are dearer."""
 
 STRIP = 32
@@ -29,11 +32,8 @@ STRIP = 32
 
 FIRST_RANK = 64
 
-ENOUGH = 0.01
-"""tr(D⁻¹ S (K − F Fᵀ) S) / n below which the low-rank part alone solves in a few iterations."""
-
 FEW = 5
-"""Those few iterations."""
+"""Iterations when the low-rank part leaves next to nothing."""
 
 NEIGHBOURS = (0, 30, 60)
 
@@ -88,11 +88,14 @@ class Search:
         self.began = time.perf_counter()
         self.reports: list[SolveReport] = []
         self.attempts: list[Attempt] = []
-        self.factor: PartialCholesky | None = None
-        self.ranks: list[tuple[int, float]] = []
+        self.low_rank = GrowingFactor(A, child(generator, "pivots"))
+        self.notes: list[str] = []
         self.stopped = False
+        self.idle_since = self.began
         norms = torch.linalg.vector_norm(B, dim=0)
-        self.thresholds = (stopping.rtol * norms).clamp_min(stopping.atol) / torch.where(norms > 0, norms, 1.0)
+        usable = norms[(norms > 0) & norms.isfinite()]
+        self.thresholds = torch.full_like(norms, 1.0)
+        self.thresholds[(norms > 0) & norms.isfinite()] = (stopping.rtol * usable).clamp_min(stopping.atol) / usable
         self.costs = Costs(len(A), B.shape[1], math.inf, math.inf, math.inf)
         self.built: tuple[LowRankAndRemainder, ConstantInvertible, float] | None = None
 
@@ -119,7 +122,7 @@ class Search:
         product = self._product_seconds()
         if TRIAL * product > PILOT_SECONDS:
             tried = self._pilot()
-            trial = tried.trial(self._factor().F, 0)
+            trial = tried.trial(self.low_rank.F, 0)
             if trial.iterations * product > self._exploring(product):
                 return trial.expected(tried.ratio)
         forecast = Forecast(self.thresholds, TRIAL)
@@ -130,16 +133,19 @@ class Search:
             return forecast.remaining_seconds() > self._exploring(forecast.seconds / forecast.iterations)
 
         option = Option("no preconditioner", 0, 0, math.nan, math.nan, "a trial")
-        self._attempt(option, None, 0.0, forecast, exploring_is_cheaper)
-        self._measured(forecast.seconds / max(forecast.iterations, 1))
+        self._attempt(option, None, forecast, exploring_is_cheaper)
+        per_step = forecast.seconds / max(forecast.iterations, 1)
+        self.costs = replace(self._measured(per_step), product=per_step)
         return forecast.remaining()
 
     def _product_seconds(self) -> float:
         """Return the time of a product with A, from a strip of it."""
         A, rows = self.A, max(len(self.A) // STRIP, 1)
-        began = time.perf_counter()
-        A.backend.matmul(A.kernel, A.X[:rows], A.X, self.B, precision=A.precision).sum().item()
-        return (time.perf_counter() - began) * len(A) / rows / 2
+        if isinstance(A.backend, Dense):
+            return best_of(1, lambda: A @ self.B)
+        strip = A.X[:rows]
+        seconds = best_of(2, lambda: A.backend.matmul(A.kernel, strip, A.X, self.B, precision=A.precision))
+        return seconds * len(A) / rows / 2
 
     def _exploring(self, product: float) -> float:
         """Return the least that a preconditioned solve costs."""
@@ -152,37 +158,47 @@ class Search:
             Option("no preconditioner", 0, 0, remaining, plain, "as before: the cheapest way to the end"),
             *self._direct_option("the cheapest way to the end"),
         ]
-        rank = FIRST_RANK
-        while True:
-            self._grow(rank)
-            if rank < self._first_pilot_rank() and not self._low_rank_suffices():
+        rank = min(FIRST_RANK, self._rank_limit())
+        while rank > 0 and not self._out_of_limits():
+            self.low_rank.grow(rank)
+            if self.low_rank.suffices:
+                return self._priced(
+                    self.low_rank.rank, 0, FEW, 0.0, f"it leaves {self.low_rank.share:.1e} of the noise"
+                )
+            exhausted = self.low_rank.rank < rank
+            if rank < self._first_pilot_rank() and not exhausted:
                 rank *= 2
                 continue
-            if self._low_rank_suffices():
-                why = f"it leaves {self._share():.1e} of the noise"
-                return self._priced(self._rank(), 0, FEW, 0.0, why)
-            target = self._rank_that_suffices()
-            cheapest = min([*standing, *self._rank_options(target)], key=lambda option: option.seconds)
-            if cheapest.rank > self._rank():
+            target = self.low_rank.rank_that_suffices()
+            cheapest = self._cheapest([*standing, *self._rank_option(target)])
+            if cheapest.rank > self.low_rank.rank and not exhausted:
                 rank = min(2 * rank, target)
                 continue
-            pilot_seconds = 4 * self.costs.product  # what a pilot costs at least in lost time
-            if cheapest.what != "low rank" and cheapest.seconds < pilot_seconds + FEW * self.costs.product:
+            if cheapest.rank == 0 and cheapest.seconds < len(NEIGHBOURS) * PILOT_SECONDS:
                 return cheapest
-            cheapest = min([*standing, *self._piloted()], key=lambda option: option.seconds)
-            if cheapest.rank <= self._rank():
+            cheapest = self._cheapest([*standing, *self._piloted()])
+            if cheapest.rank <= self.low_rank.rank or exhausted:
                 return cheapest
             rank = cheapest.rank
+        return self._cheapest(standing)
+
+    def _cheapest(self, options: list[Option]) -> Option:
+        """Return the cheapest option, one that fits the time left if there is any."""
+        left = self.stopping.max_seconds - (time.perf_counter() - self.began)
+        fitting = [option for option in options if option.seconds <= left]
+        return min(fitting or options, key=lambda option: option.seconds)
 
     def _carry_out(self, option: Option) -> Forecast:
         """Build what the option asks for and solve with it."""
-        began = time.perf_counter()
-        P = None
+        self.built, P = None, None
         if option.what.startswith("low rank"):
-            self._grow(option.rank)
-            prepared = self._prepared(option)
-            P = prepared.factor(self.A.scale, self.A.diagonal)
-            self.built = (prepared, P, time.perf_counter() - began)
+            try:
+                prepared = self._prepared(option)
+                P = prepared.factor(self.A.scale, self.A.diagonal)
+                self.built = (prepared, P, time.perf_counter() - self.idle_since)
+            except MemoryBudgetExceeded as error:
+                self.notes.append(f"{option.what} was given up: {error}")
+                option = replace(option, what="no preconditioner", rank=self._rank_limit(), neighbours=NEIGHBOURS[-1])
         forecast = Forecast(self.thresholds, TRIAL)
         patience = 2 * option.iterations + 10
 
@@ -192,7 +208,7 @@ class Search:
             stronger = self._escalation(option, forecast)
             return stronger is not None and stronger.seconds < forecast.remaining_seconds()
 
-        self._attempt(option, P, time.perf_counter() - began, forecast, too_slow)
+        self._attempt(option, P, forecast, too_slow)
         return forecast
 
     def _escalation(self, option: Option, forecast: Forecast) -> Option | None:
@@ -201,12 +217,12 @@ class Search:
             return None
         why = f"{option.what} was too slow"
         stronger = self._direct_option(why)
-        rank = min(2 * max(option.rank, FIRST_RANK), self._rank_limit())
-        neighbours = max(NEIGHBOURS[-1], option.neighbours)
-        if rank > option.rank or neighbours > option.neighbours:
+        neighbours = max(q for q in NEIGHBOURS if q == 0 or self._rank_limit(q) > 0)
+        rank = min(2 * max(option.rank, FIRST_RANK), self._rank_limit(neighbours))
+        if rank > 0 and (rank > option.rank or neighbours > option.neighbours):
             iterations = max(forecast.remaining() / 2, FEW)
             stronger.append(self._priced(rank, neighbours, iterations, self.costs.local(rank, neighbours), why))
-        return min(stronger, key=lambda option: option.seconds, default=None)
+        return self._cheapest(stronger) if stronger else None
 
     # what can be done
 
@@ -216,98 +232,48 @@ class Search:
             return []
         return [Option("direct", 0, 0, 1, self.costs.direct(), why)]
 
-    def _rank_options(self, target: int) -> list[Option]:
-        if target > self._rank_limit():
-            return []
-        return [self._priced(target, 0, FEW, 0.0, "more rank")]
+    def _rank_option(self, target: int) -> list[Option]:
+        return [self._priced(target, 0, FEW, 0.0, "more rank")] if target <= self._rank_limit() else []
 
     def _piloted(self) -> list[Option]:
         """Return options tried on neighbouring points, and what twice the rank would give by the same trend."""
-        pilot, m, F = self._pilot(), self._rank(), self._factor().F
-        found = {q: pilot.trial(F, q) for q in NEIGHBOURS}
+        pilot, F = self._pilot(), self.low_rank.F
+        ranks = {q: min(self.low_rank.rank, self._rank_limit(q)) for q in NEIGHBOURS}
+        found = {q: pilot.trial(F[:, :m], q) for q, m in ranks.items() if m > 0}
         growths = [trial.growth for q, trial in found.items() if q]
         options = []
         for q, trial in found.items():
             growth = sum(growths) / len(growths) if q else trial.growth  # few iterations: one trial alone is noisy
             expected, local = trial.expected(pilot.ratio, growth), trial.local_seconds if q else 0.0
             why = f"{trial.iterations:.0f} iterations on {len(pilot.rows)} neighbouring points"
-            options.append(self._priced(m, q, expected, local, why))
-            if 2 * m <= self._rank_limit():
-                better = max(expected * 2 ** (-self._trace_slope() / 2), FEW)
-                options.append(self._priced(2 * m, q, better, 2 * local, "more rank"))
+            options.append(self._priced(ranks[q], q, expected, local, why))
+            if 2 * ranks[q] <= self._rank_limit(q):
+                better = max(expected * 2 ** (-self.low_rank.slope() / 2), FEW)
+                options.append(self._priced(2 * ranks[q], q, better, 2 * local, "more rank"))
         return options
 
     def _priced(self, rank: int, neighbours: int, iterations: float, local: float, why: str) -> Option:
         seconds = self.costs.low_rank(rank) + local + iterations * self.costs.iteration(rank, neighbours)
         return Option(_named(rank, neighbours), rank, neighbours, iterations, seconds, why)
 
-    # the low-rank factor
-
-    def _factor(self) -> PartialCholesky:
-        if self.factor is None:
-            self.factor = no_pivots(self.A.kernel, self.A.X)
-        return self.factor
-
-    def _grow(self, rank: int) -> None:
-        choose = random_pivots(child(self.generator, f"pivots {self._rank()}"))
-        weight = float(self._weights().mean())
-        tolerance = ENOUGH * len(self.A) / (weight * self._factor().trace) if weight > 0 else 1.0
-        self.factor = extended(
-            self._factor(),
-            self.A.kernel,
-            self.A.X,
-            self.A.backend,
-            rank=min(rank, self._rank_limit()),
-            tolerance=min(tolerance, 1.0),
-            choose=choose,
-        )
-        self.ranks.append((self._rank(), self._share()))
-
-    def _rank(self) -> int:
-        return self._factor().rank
-
-    def _weights(self) -> Tensor:
-        squares = self.A.diagonal.new_ones(()) if self.A.scale is None else self.A.scale.square()
-        return squares / self.A.diagonal
-
-    def _share(self) -> float:
-        """Return tr(D⁻¹ S (K − F Fᵀ) S) / n: what the factor leaves, in units of the noise."""
-        return float((self._weights() * self._factor().remainder).mean())
-
-    def _low_rank_suffices(self) -> bool:
-        return self._share() <= 2 * ENOUGH or self._rank() == len(self.A)
-
-    def _trace_slope(self) -> float:
-        """Return the exponent s of the remaining trace ~ rank^(−s) over the last doubling; 0 if it does not fall."""
-        everything = float((self._weights() * self.A.kernel_diagonal()).mean())
-        (m0, share0), (m1, share1) = [(1, everything), *self.ranks][-2:]
-        if m1 <= m0 or not 0 < share1 < share0:
-            return 0.0
-        return math.log(share0 / share1) / math.log(m1 / m0)
-
-    def _rank_that_suffices(self) -> int:
-        """Return the rank at which the remaining trace would be small enough, as it has been falling."""
-        slope, (m, share) = self._trace_slope(), self.ranks[-1]
-        if slope < math.log(share / ENOUGH) / math.log(max(len(self.A) / m, 1.0001)):
-            return len(self.A)
-        return math.ceil(m * (share / ENOUGH) ** (1 / slope))
-
     def _first_pilot_rank(self) -> int:
         """Return the rank that costs no more than one product, at which it is time to look around."""
-        rank = FIRST_RANK
+        rank = min(FIRST_RANK, self._rank_limit())
         while self.costs.low_rank(2 * rank) <= self.costs.product and 2 * rank <= self._rank_limit():
             rank *= 2
         return rank
 
-    def _rank_limit(self) -> int:
-        """Return the largest rank that fits the numbers a preconditioner may hold and the memory to build it."""
-        n = len(self.A)
-        budget = self.A.memory_budget() or math.inf
-        held = (self.numbers / n - 4 * (NEIGHBOURS[-1] + 1)) / 2
-        return int(max(min(held, budget / (8 * 4 * n), n), 1))
+    def _rank_limit(self, neighbours: int = 0) -> int:
+        """Return the largest rank, beside so many neighbours, that may be held and can be built; 0 if none."""
+        n, local = len(self.A), neighbours + 1 if neighbours else 0
+        budget = (self.A.memory_budget() or math.inf) / (8 * n) - NUMBERS_PER_NEIGHBOUR * local
+        held = max(self.numbers / n - 4 * local - 1, 0.0)  # F and Q, two small triangles, a diagonal
+        held = held / (2 + min(held / n, 2.0))
+        return int(max(min(held, budget / FACTORS_AT_ONCE, n), 0))
 
     def _prepared(self, option: Option) -> LowRankAndRemainder:
-        F = self._factor().F[:, : option.rank]
+        self.low_rank.grow(option.rank)
+        F = self.low_rank.F[:, : option.rank]
         if option.neighbours == 0:
             return LowRankAndRemainder(F, DiagonalRemainder())
         order = child(self.generator, "order")
@@ -331,12 +297,12 @@ class Search:
         self,
         option: Option,
         P: ConstantInvertible | None,
-        build_seconds: float,
         forecast: Forecast,
         give_up: Callable[[], bool],
     ) -> None:
         """Solve from where the last attempt ended, watching the forecast, and keep the record."""
         before, done = time.perf_counter() - self.began, self._iterations()
+        build_seconds = time.perf_counter() - self.idle_since
 
         def watch(progress: Progress) -> bool:
             forecast.add(progress)
@@ -373,12 +339,14 @@ class Search:
             report.status,
         )
         self.attempts.append(attempt)
+        self.idle_since = time.perf_counter()
 
     def _iterations(self) -> int:
         return sum(int(report.iterations.max()) for report in self.reports)
 
     def _finished(self) -> bool:
-        return self.stopped or self.reports[-1].status not in RETRYABLE or self._out_of_limits()
+        unsolved = any(status in RETRYABLE for status in self.reports[-1].column_status)
+        return self.stopped or not unsolved or self._out_of_limits()
 
     def _out_of_limits(self) -> bool:
         spent = time.perf_counter() - self.began
@@ -394,7 +362,7 @@ class Search:
             products=sum(report.products for report in reports),
             columns=sum(report.columns for report in reports),
             seconds=time.perf_counter() - self.began,
-            tried=tuple(note for report in reports for note in report.tried),
+            tried=(*self.notes, *(note for report in reports for note in report.tried)),
             attempts=tuple(self.attempts),
         )
 

@@ -65,12 +65,13 @@ def measured(n: int, k: int, product: float, like: Tensor) -> Costs:
     square = torch.ones(MULTIPLY_SIZE, MULTIPLY_SIZE, dtype=torch.float64, device=like.device)
     tall = torch.ones(min(n, ROWS_OF_PANEL), 64, dtype=torch.float64, device=like.device)
     few = tall[:64, :1].expand(64, k).contiguous() if len(tall) >= 64 else tall[:1].T.expand(64, k).contiguous()
-    multiply = _best_of(2, lambda: square @ square)
-    panel = _best_of(2, lambda: tall @ few)
+    multiply = best_of(2, lambda: square @ square)
+    panel = best_of(2, lambda: tall @ few)
     return Costs(n, k, product, 2 * MULTIPLY_SIZE**3 / multiply, tall.numel() / panel)
 
 
-def _best_of(repeats: int, work: Callable[[], Tensor]) -> float:
+def best_of(repeats: int, work: Callable[[], Tensor]) -> float:
+    """Return the least time of a piece of work."""
     seconds = []
     for _ in range(repeats):
         began = time.perf_counter()

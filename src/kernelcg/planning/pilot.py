@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from kernelcg.operators import DenseMatrix, Invertible, KernelPlusDiagonal
+from kernelcg.operators import DenseMatrix, Identity, Invertible, KernelPlusDiagonal
 from kernelcg.preconditioners.neighbours import earlier_neighbours
 from kernelcg.preconditioners.prepared import SparseRemainder
 from kernelcg.preconditioners.shapes import Diagonal
@@ -17,7 +17,12 @@ from kernelcg.solvers import Stopping, solve
 POINTS = 800
 """Size of a pilot: large enough for its points to have most of their neighbours inside."""
 
-MAX_ITERATIONS = 200
+BYTES_PER_ENTRY = 48
+"""Memory of a pilot for each entry of its matrix, temporaries included."""
+
+CENTRES = 8
+
+MAX_ITERATIONS = 60
 
 DAMPED = 0.5
 """With low rank alone the trace of the remainder bounds its spectrum: iterations grow half as fast (measured)."""
@@ -81,7 +86,7 @@ class Pilot:
 
     def _preconditioner(self, part: KernelPlusDiagonal, F: Tensor, neighbours: int) -> Invertible:
         if neighbours == 0:
-            return Diagonal(part.diagonal)
+            return Diagonal(part.diagonal) if F.shape[1] else Identity(len(part), part.diagonal)
         order = torch.randperm(len(part), generator=self.generator).to(part.device)
         found = earlier_neighbours(part.kernel.coordinates(part.X.double()), order, neighbours)
         remainder = SparseRemainder(part.kernel, part.X, part.backend, F, found, order)
@@ -89,12 +94,17 @@ class Pilot:
 
 
 def pilot(A: KernelPlusDiagonal, rtol: float, generator: Generator) -> Pilot:
-    """Return a ball around a random point, nearest points first: O(n d) work."""
+    """Return a ball, nearest points first, around that of a few random points where the data are densest.
+
+    There the correlations are strongest and the system is hardest. O(n d) work.
+    """
     points = A.kernel.coordinates(A.X.double())
-    centre = int(torch.randint(len(A), (1,), generator=generator))
-    distances = (points - points[centre]).square().sum(1)
-    nearest = distances.topk(min(POINTS, len(A)), largest=False).indices
-    return Pilot(A, nearest, min(max(rtol, 1e-10), 0.1), generator)
+    size = min(POINTS, len(A), max(math.isqrt((A.memory_budget() or 2**62) // BYTES_PER_ENTRY), 2))
+    best = torch.inf, torch.arange(size, device=A.device)
+    for centre in torch.randint(len(A), (CENTRES,), generator=generator).tolist():
+        nearest = (points - points[centre]).square().sum(1).topk(size, largest=False)
+        best = min(best, (float(nearest.values[-1]), nearest.indices), key=lambda ball: ball[0])
+    return Pilot(A, best[1], min(max(rtol, 1e-10), 0.1), generator)
 
 
 def restricted(A: KernelPlusDiagonal, rows: Tensor) -> KernelPlusDiagonal:

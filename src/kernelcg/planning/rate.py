@@ -21,7 +21,8 @@ class Forecast:
 
     def add(self, progress: Progress) -> None:
         """Take note of one iteration."""
-        ratio = float((progress.relative_residuals / self.thresholds).max())
+        ratios = progress.relative_residuals / self.thresholds
+        ratio = float(ratios[ratios.isfinite()].max()) if bool(ratios.isfinite().any()) else 0.0
         distance = math.log(ratio) if ratio > 0 else -math.inf
         self.distances.append(min(distance, self.distances[-1]) if self.distances else distance)
         self.seconds = progress.seconds

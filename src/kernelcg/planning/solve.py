@@ -1,6 +1,7 @@
 """Solve with a preconditioner named, given or chosen automatically; keep it while it pays."""
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +14,7 @@ from kernelcg.operators import Invertible, KernelPlusDiagonal
 from kernelcg.planning.automatic import Search
 from kernelcg.preconditioners import Preconditioner, Prepared, recipe
 from kernelcg.randomness import seeded
-from kernelcg.solvers import Progress, SolveReport, Stopping
+from kernelcg.solvers import Attempt, Progress, SolveReport, Status, Stopping
 from kernelcg.solvers import solve as solve_with
 
 Choice = str | Preconditioner | Invertible | None
@@ -23,18 +24,20 @@ Choice = str | Preconditioner | Invertible | None
 class Kept:
     """A preconditioner in use for a sequence of nearby systems, and whether it still pays.
 
-    It is rebuilt once the iterations above those of its first solve have cost as much time as building it did:
-    whatever the sequence, that is within a factor of two of the best moment.
+    It is given up once the iterations above those of the first system it was kept for have cost as much time as
+    building it did: no more is lost by keeping it than by having built it.
     """
 
     prepared: Prepared | None
     build_seconds: float
-    first_iterations: int
+    first_iterations: int | None = None
     excess_seconds: float = 0.0
 
     def after(self, report: SolveReport) -> "Kept":
         """Return the record after one more solve with it."""
         steps = int(report.iterations.max())
+        if self.first_iterations is None:
+            return replace(self, first_iterations=steps)
         excess = max(steps - self.first_iterations, 0) * report.seconds / max(steps, 1)
         return replace(self, excess_seconds=self.excess_seconds + excess)
 
@@ -71,10 +74,40 @@ def solve(
     source = generator or seeded(0)
     if isinstance(preconditioner, str) and preconditioner == "auto":
         return solve_automatically(A, B, start, stopping, callback, source, memory)[0]
-    P: Any = recipe(preconditioner) if isinstance(preconditioner, str) else preconditioner
+    P = recipe(preconditioner) if isinstance(preconditioner, str) else preconditioner
     if isinstance(P, Preconditioner):
-        P = P.build(A, source)
+        return solve_with_recipe(P, A, B, start, stopping, callback, source)
     return solve_with(A, B, preconditioner=P, start=start, stopping=stopping, callback=callback)
+
+
+def solve_with_recipe(
+    chosen: Preconditioner,
+    A: KernelPlusDiagonal,
+    B: Any,
+    start: Any,
+    stopping: Stopping,
+    callback: Callable[[Progress], bool | None] | None,
+    generator: Generator,
+) -> SolveReport:
+    """Build the preconditioner, solve, and report both: set-up products and time included."""
+    began = time.perf_counter()
+    prepared = chosen.prepare(A.kernel, A.X, A.backend, generator)
+    P = prepared.factor(A.scale, A.diagonal)
+    built = time.perf_counter() - began
+    report = solve_with(A, B, preconditioner=P, start=start, stopping=stopping, callback=callback)
+    attempt = _attempt(chosen.name(), "as asked", built, report)
+    return replace(
+        report,
+        columns=report.columns + prepared.setup_products,
+        seconds=report.seconds + built,
+        tried=(*prepared.notes, *report.tried),
+        attempts=(attempt,),
+    )
+
+
+def _attempt(what: str, why: str, build_seconds: float, report: SolveReport) -> Attempt:
+    steps = int(report.iterations.max())
+    return Attempt(what, why, math.nan, math.nan, build_seconds, steps, report.seconds, report.status)
 
 
 def solve_automatically(
@@ -101,8 +134,7 @@ def solve_automatically(
         numbers=numbers,
     )
     result = search.run()
-    steps = result.report.attempts[-1].iterations
-    return result.report, Kept(result.prepared, result.build_seconds, steps)
+    return result.report, Kept(result.prepared, result.build_seconds)
 
 
 def solve_reusing(
@@ -119,11 +151,27 @@ def solve_reusing(
     """Solve one of a sequence of nearby systems, with the preconditioner of the last one while that pays.
 
     Only what depends on S and D is refactored; the pivots, the low-rank factor and the neighbours belong to the
-    kernel they were made for. A solve that fails with a kept preconditioner is done again with a new one.
+    kernel they were made for. A solve that fails with a kept preconditioner goes on with a new one.
     """
-    if kept is not None and kept.prepared is not None and kept.pays:
-        P = kept.prepared.factor(A.scale, A.diagonal)
-        report = solve_with(A, B, preconditioner=P, start=start, stopping=stopping, callback=callback)
-        if bool(report.converged.all()):
-            return report, kept.after(report)
-    return solve_automatically(A, B, start, stopping, callback, generator, memory)
+    if kept is None or kept.prepared is None or not kept.pays:
+        return solve_automatically(A, B, start, stopping, callback, generator, memory)
+    P = kept.prepared.factor(A.scale, A.diagonal)
+    first = solve_with(A, B, preconditioner=P, start=start, stopping=stopping, callback=callback)
+    if first.status in (Status.CONVERGED, Status.STOPPED, Status.TIME_LIMIT, Status.MAX_ITERATIONS):
+        return first, kept.after(first)
+    left = replace(
+        stopping,
+        max_iterations=stopping.max_iterations - int(first.iterations.max()),
+        max_seconds=max(stopping.max_seconds - first.seconds, 1e-9),
+    )
+    second, fresh = solve_automatically(A, B, first.solution, left, callback, generator, memory)
+    report = replace(
+        second,
+        iterations=first.iterations + second.iterations,
+        products=first.products + second.products,
+        columns=first.columns + second.columns,
+        seconds=first.seconds + second.seconds,
+        tried=(*first.tried, *second.tried),
+        attempts=(_attempt("the preconditioner kept", "it still paid", 0.0, first), *second.attempts),
+    )
+    return report, fresh

@@ -3,7 +3,7 @@
 from importlib import import_module
 from pkgutil import iter_modules
 
-from kernelcg.preconditioners.base import Preconditioner, Prepared, available, recipe
+from kernelcg.preconditioners.base import Preconditioner, Prepared, available, catalogue, recipe
 from kernelcg.preconditioners.shapes import (
     BlockDiagonal,
     Diagonal,
@@ -24,5 +24,6 @@ __all__ = [
     "Prepared",
     "SparseInverse",
     "available",
+    "catalogue",
     "recipe",
 ]

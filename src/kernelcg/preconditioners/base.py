@@ -17,6 +17,16 @@ from kernelcg.operators import Invertible, KernelPlusDiagonal
 class Prepared(Protocol):
     """The part of a preconditioner that depends on the kernel and the data alone: kept while S and D change."""
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return what was done beyond the formula, such as jitter."""
+        ...
+
+    @property
+    def setup_products(self) -> int:
+        """Return how many columns were multiplied with K in the preparation."""
+        ...
+
     def factor(self, scale: Tensor | None, diagonal: Tensor) -> Invertible:
         """Return P ≈ S K S + D for n entries of S (None means I) and n of D, both float64."""
         ...
@@ -91,9 +101,24 @@ def recipe(name: str, **options: Any) -> Preconditioner:
     return found[name](**options)
 
 
-def require_rank_memory(n: int, rank: int, backend: Backend, copies: int = 3) -> None:
-    """Raise before anything is allocated if ``copies`` factors of n × rank numbers do not fit the budget."""
-    require_memory(8 * n * rank * copies, backend.budget(), f"a preconditioner of rank {rank} for {n} rows")
+def catalogue() -> str:
+    """Return a table of all recipes in words: name, what it is, what it costs, its options."""
+    lines = []
+    for name, cls in available().items():
+        options = ", ".join(f"{option}={default!r}" for option, default in cls.options().items()) or "none"
+        source = " (Cutajar et al. 2016)" if cls.IN_PAPER else ""
+        lines += [f"{name}{source}: {cls.description()}", f"    cost: {cls.COST}", f"    options: {options}"]
+    return "\n".join(lines)
+
+
+FACTORS_AT_ONCE = 6
+"""Blocks of n × rank numbers that exist together while Woodbury's form is made: F, S F, C⁻¹ S F, two of QR, Q."""
+
+
+def require_rank_memory(n: int, rank: int, backend: Backend) -> None:
+    """Raise before anything is allocated if preparing and factoring at this rank does not fit the budget."""
+    needed = 8 * n * rank * FACTORS_AT_ONCE
+    require_memory(needed, backend.budget(), f"a preconditioner of rank {rank} for {n} rows")
 
 
 def checked_count(value: int | None, default: int, n: int, name: str) -> int:

@@ -19,10 +19,13 @@ TREE_DIMENSIONS = 15
 """Above so many coordinates a k-d tree visits most leaves, and a pass over all pairs is faster."""
 
 TILE = 2**24
-"""Distances held at once in a pass over all pairs."""
+"""Distances held at once in a pass over all pairs, at most."""
+
+BYTES_PER_DISTANCE = 32
+"""Memory of each, temporaries included."""
 
 
-def earlier_neighbours(points: Tensor, order: Tensor, count: int) -> Tensor:
+def earlier_neighbours(points: Tensor, order: Tensor, count: int, budget: int = 2**32) -> Tensor:
     """Return (n, count) row numbers of the nearest earlier points, −1 where there are fewer.
 
     The neighbours are the true nearest among *all* earlier points, the latest ones included; points at distance
@@ -33,8 +36,9 @@ def earlier_neighbours(points: Tensor, order: Tensor, count: int) -> Tensor:
     ----------
     points : (n, c) coordinates in which close means strongly correlated
     order : (n,) the row numbers from first to last
+    budget : bytes that a pass over all pairs may use
     """
-    n = len(points)
+    n, tile = len(points), min(TILE, budget // BYTES_PER_DISTANCE)
     count = min(count, max(n - 1, 0))
     result = torch.full((n, count), -1, dtype=torch.int64)
     if count:
@@ -42,8 +46,8 @@ def earlier_neighbours(points: Tensor, order: Tensor, count: int) -> Tensor:
         ordered = centred[order.to(points.device)] if points.shape[1] else points.new_zeros(n, 1)
         look_up = _by_tree if points.device.type == "cpu" and _tree_pays(ordered) else _by_pairs
         ranks = torch.cat(
-            [_by_pairs(ordered, 0, min(FIRST_LEVEL, n), count)]
-            + [look_up(ordered, start, stop, count) for start, stop in pairwise(_levels(n))]
+            [_by_pairs(ordered, 0, min(FIRST_LEVEL, n), count, tile)]
+            + [look_up(ordered, start, stop, count, tile) for start, stop in pairwise(_levels(n))]
         )
         numbers = torch.cat([order.cpu(), torch.tensor([-1])])
         result[order.cpu()] = numbers[ranks]
@@ -64,7 +68,7 @@ def _tree_pays(points: Tensor) -> bool:
     return int((spread > 0.1 * spread.max()).sum()) <= TREE_DIMENSIONS
 
 
-def _by_tree(points: Tensor, start: int, stop: int, count: int) -> Tensor:
+def _by_tree(points: Tensor, start: int, stop: int, count: int, tile: int) -> Tensor:
     """Return the ranks of the nearest earlier neighbours of the points ranked [start, stop), by a k-d tree."""
     coordinates = points[:stop].numpy()
     asked = min(stop, int(GROWTH * (count + 4 * math.sqrt(count))) + 1)
@@ -73,18 +77,18 @@ def _by_tree(points: Tensor, start: int, stop: int, count: int) -> Tensor:
     chosen = np.take_along_axis(found, np.argsort(~earlier, axis=1, kind="stable")[:, :count], axis=1)
     short = earlier.sum(1) < count
     if short.any():
-        chosen[short] = _by_pairs(points, start, stop, count, torch.from_numpy(short.nonzero()[0])).numpy()
+        chosen[short] = _by_pairs(points, start, stop, count, tile, torch.from_numpy(short.nonzero()[0])).numpy()
     return torch.from_numpy(chosen)
 
 
-def _by_pairs(points: Tensor, start: int, stop: int, count: int, some: Tensor | None = None) -> Tensor:
+def _by_pairs(points: Tensor, start: int, stop: int, count: int, tile: int, some: Tensor | None = None) -> Tensor:
     """Return the same by a pass over all pairs; the ranks of ``some`` of the points only, −1 where none is left."""
     ranks = torch.arange(start, stop, device=points.device) if some is None else start + some
     pieces = []
-    for rows in ranks.split(max(TILE // stop, 1)):
-        squares = torch.cdist(points[rows], points[:stop])
-        squares[torch.arange(stop, device=points.device)[None, :] >= rows[:, None]] = torch.inf
-        distance, nearest = squares.topk(min(count, stop), largest=False)
+    for rows in ranks.split(max(tile // stop, 1)):
+        distances = torch.cdist(points[rows], points[:stop])
+        distances[torch.arange(stop, device=points.device)[None, :] >= rows[:, None]] = torch.inf
+        distance, nearest = distances.topk(min(count, stop), largest=False)
         nearest[distance == torch.inf] = -1
         pieces.append(torch.nn.functional.pad(nearest, (0, count - nearest.shape[1]), value=-1))
     return torch.cat(pieces).cpu()

@@ -72,7 +72,7 @@ def extended(
     rank = min(rank, len(X))
     if previous.rank >= rank or previous.remaining_share <= max(tolerance, EXHAUSTED):
         return previous
-    require_rank_memory(len(X), rank, backend, copies=2)
+    require_rank_memory(len(X), rank, backend)
     F = torch.empty(len(X), rank, dtype=torch.float64, device=X.device)
     F[:, : previous.rank] = previous.F
     pivots, remainder, m = [previous.pivots], previous.remainder.clone(), previous.rank

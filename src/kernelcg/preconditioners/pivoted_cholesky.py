@@ -31,7 +31,7 @@ class PivotedCholesky(Preconditioner):
     """Stop growing once tr(K − F Fᵀ) ≤ tolerance·tr K."""
 
     def prepare(self, kernel: Kernel, X: Tensor, backend: Backend, generator: Generator) -> LowRankAndRemainder:
-        rank = checked_count(self.rank, 0, len(X), "rank")
+        rank = checked_count(self.rank, 100, len(X), "rank")
         start = no_pivots(kernel, X)
         found = extended(start, kernel, X, backend, rank=rank, tolerance=self.tolerance, choose=greedy)
         return LowRankAndRemainder(found.F, DiagonalRemainder())

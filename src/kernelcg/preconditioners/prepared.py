@@ -62,12 +62,14 @@ class BlockRemainder:
     groups: list[tuple[Tensor, Tensor]]
 
     def factor(self, scale: Tensor | None, diagonal: Tensor) -> BlockDiagonal:
-        factored = []
+        factored, largest = [], 0.0
         for rows, E in self.groups:
             B = E.clone() if scale is None else scale[rows][:, :, None] * E * scale[rows][:, None, :]
             B.diagonal(dim1=1, dim2=2).add_(diagonal[rows])
-            factored.append((rows, cholesky_with_jitter(B, 0.0)[0]))
-        return BlockDiagonal(factored)
+            L, jitter = cholesky_with_jitter(B, 0.0)
+            factored.append((rows, L))
+            largest = max(largest, jitter)
+        return BlockDiagonal(factored, largest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +99,10 @@ def blocks_of_remainder(
     for size in sorted({len(rows) for rows in blocks}):
         rows = torch.from_numpy(np.stack([rows for rows in blocks if len(rows) == size])).to(X.device)
         E = torch.stack([backend.block(kernel, X[one], X[one], precision=torch.float64) for one in rows])
-        groups.append((rows, E if F is None else E.baddbmm_(F[rows], F[rows].mT, alpha=-1)))
+        if F is not None:
+            for i, one in enumerate(rows):
+                E[i].addmm_(F[one], F[one].T, alpha=-1)
+        groups.append((rows, E))
     return BlockRemainder(groups)
 
 

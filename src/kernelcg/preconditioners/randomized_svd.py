@@ -46,7 +46,7 @@ class RandomizedSVD(Preconditioner):
         m = max(checked_count(self.rank, math.isqrt(n), n, "rank"), 1)
         width = min(m + checked_count(self.oversampling, 0, n, "oversampling"), n)
         passes = 2 + checked_count(self.power, 0, n, "power")
-        require_rank_memory(n, width, backend, copies=4)
+        require_rank_memory(n, width, backend)
         Q = normal(n, width, generator, like=X.new_empty(0, dtype=torch.float64))
         for _ in range(passes - 1):
             Q = torch.linalg.qr(backend.matmul(kernel, X, X, Q, precision=torch.float64)).Q

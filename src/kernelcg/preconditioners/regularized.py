@@ -47,7 +47,8 @@ class Regularized(Preconditioner):
                 raise ValueError(f"{name} must be non-negative and finite, not {value!r}")
         if not 0 < self.inner_tolerance < 1:
             raise ValueError(f"inner_tolerance must be between 0 and 1, not {self.inner_tolerance!r}")
-        checked_count(self.inner_iterations, 0, len(X), "inner_iterations")
+        if checked_count(self.inner_iterations, 1, 2, "inner_iterations") == 0:
+            raise ValueError("inner_iterations must be at least 1, not 0")
         stopping = Stopping(rtol=self.inner_tolerance, max_iterations=self.inner_iterations)
         return PreparedRegularized(self, kernel, X, backend, stopping)
 
@@ -61,6 +62,8 @@ class PreparedRegularized:
     X: Tensor
     backend: Backend
     stopping: Stopping
+    setup_products: int = 0
+    notes: tuple[str, ...] = ()
 
     def factor(self, scale: Tensor | None, diagonal: Tensor) -> InnerSolve:
         delta = self.recipe.multiple * float(diagonal.mean()) if self.recipe.delta is None else self.recipe.delta

@@ -34,7 +34,7 @@ class RPCholesky(Preconditioner):
     """Stop growing once tr(K − F Fᵀ) ≤ tolerance·tr K."""
 
     def prepare(self, kernel: Kernel, X: Tensor, backend: Backend, generator: Generator) -> LowRankAndRemainder:
-        rank = checked_count(self.rank, 0, len(X), "rank")
+        rank = checked_count(self.rank, 500, len(X), "rank")
         choose = random_pivots(generator)
         start = no_pivots(kernel, X)
         found = extended(start, kernel, X, backend, rank=rank, tolerance=self.tolerance, choose=choose)

@@ -102,10 +102,11 @@ class BlockDiagonal(Factored):
     Parameters
     ----------
     groups : for each size b, the row numbers (g, b) of its g blocks and their factors L (g, b, b)
+    jitter : what had to be added to the blocks, relative to their diagonal, to factor them
     """
 
-    def __init__(self, groups: list[tuple[Tensor, Tensor]]):
-        self.groups = groups
+    def __init__(self, groups: list[tuple[Tensor, Tensor]], jitter: float = 0.0):
+        self.groups, self.jitter = groups, jitter
 
     def __len__(self) -> int:
         return sum(rows.numel() for rows, _ in self.groups)
@@ -218,9 +219,11 @@ class LowRankPlus:
     def __init__(self, base: Factored, F: Tensor):
         self.base = base
         rank = F.shape[1]
-        identity = torch.eye(rank, dtype=F.dtype, device=F.device)
-        Q, self.T = torch.linalg.qr(torch.cat([base.whiten(F), identity]))
-        self.Q = Q[: len(base)].clone()
+        stacked = F.new_empty(len(base) + rank, rank)
+        stacked[: len(base)] = base.whiten(F)
+        stacked[len(base) :] = torch.eye(rank, dtype=F.dtype, device=F.device)
+        Q, self.T = torch.linalg.qr(stacked)
+        self.Q = Q[: len(base)]
 
     def __len__(self) -> int:
         return len(self.base)
@@ -248,7 +251,7 @@ class LowRankPlus:
     @property
     def numbers(self) -> int:
         """Return how many floating-point numbers are stored."""
-        return self.Q.numel() + self.T.numel() + self.base.numbers
+        return self.Q.numel() + 2 * self.T.numel() + self.base.numbers  # the rows below Q₁ stay in memory with it
 
 
 class InnerSolve:

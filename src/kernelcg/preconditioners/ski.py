@@ -159,6 +159,8 @@ class Interpolated:
     columns_at_once: int
     budget: int
     stopping: Stopping
+    setup_products: int = 0
+    notes: tuple[str, ...] = ()
 
     def factor(self, scale: Tensor | None, diagonal: Tensor) -> InnerSolve:
         return InnerSolve(GridInterpolation(self, scale, diagonal), self.stopping)

@@ -6,10 +6,14 @@ import torch
 from torch import Generator, Tensor
 
 from kernelcg.backends import Backend
+from kernelcg.backends.base import require_memory
 from kernelcg.kernels import Kernel
-from kernelcg.preconditioners.base import Preconditioner, checked_count, require_rank_memory
+from kernelcg.preconditioners.base import Preconditioner, checked_count
 from kernelcg.preconditioners.neighbours import earlier_neighbours
 from kernelcg.preconditioners.prepared import LowRankAndRemainder, SparseRemainder
+
+NUMBERS_PER_NEIGHBOUR = 14
+"""Numbers of eight bytes for each entry of G while it is made: values, transpose, their indices, temporaries."""
 
 
 class Vecchia(Preconditioner):
@@ -42,7 +46,8 @@ def sparse_remainder(
 ) -> SparseRemainder:
     """Order the points at random and find the earlier neighbours of each."""
     count = checked_count(neighbours, 0, max(len(X) - 1, 0), "neighbours")
-    require_rank_memory(len(X), 4 * (count + 1), backend, copies=2)
+    needed = 8 * len(X) * (count + 1) * NUMBERS_PER_NEIGHBOUR
+    require_memory(needed, backend.budget(), f"{count} neighbours of each of {len(X)} rows")
     order = torch.randperm(len(X), generator=generator).to(X.device)
-    found = earlier_neighbours(kernel.coordinates(X.double()), order, count)
+    found = earlier_neighbours(kernel.coordinates(X.double()), order, count, backend.budget())
     return SparseRemainder(kernel, X, backend, F, found, order)
