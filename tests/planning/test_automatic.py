@@ -21,6 +21,13 @@ NO_DIRECT = 6_000_000
 """Bytes in which the N × N matrix does not fit: the direct solve is out of reach."""
 
 
+@pytest.fixture(autouse=True)
+def steady_machine(monkeypatch):
+    """A machine whose speed is the same in every run: what is chosen must not depend on who else is computing."""
+    monkeypatch.setattr(module, "measured", lambda n, k, product, like: module.Costs(n, k, product, 1e11, 1e9))
+    monkeypatch.setattr(module.Search, "_product_seconds", lambda self: 0.002)
+
+
 def normal(rows, columns, seed=0):
     return torch.randn(rows, columns, generator=seeded(seed), dtype=torch.float64)
 
@@ -128,6 +135,7 @@ def test_a_preconditioner_holds_no_more_than_it_may():
 def test_a_wrong_choice_is_repaired(monkeypatch):
     """A pilot that promises wonders of a useless preconditioner must cost time, not the answer."""
     monkeypatch.setattr(module.Search, "_choose", lambda self, remaining: self._priced(1, 0, 2, 0.0, "a lie"))
+    monkeypatch.setattr(module.Forecast, "remaining_seconds", lambda self: 1.0 * self.remaining())
     A, B = system(0.3, 1e-4, memory=NO_DIRECT), normal(N, 1, 1)
     report = planning.solve(A, B, stopping=Stopping(rtol=1e-6, max_iterations=5000))
     assert report.status is Status.CONVERGED
@@ -139,7 +147,7 @@ def test_a_wrong_choice_is_repaired(monkeypatch):
 
 
 def test_same_seed_same_numbers(monkeypatch):
-    monkeypatch.setattr(module, "measured", lambda n, k, product, like: module.Costs(n, k, 0.01, 1e10, 1e9))
+    monkeypatch.setattr(module.Search, "_plain", lambda self: self._measured(0.01).n)
     A, B = system(0.3, 1e-4, memory=NO_DIRECT), normal(N, 1, 1)
     first, second = (planning.solve(A, B, stopping=Stopping(rtol=1e-6), generator=seeded(5)) for _ in range(2))
     assert torch.equal(first.solution, second.solution)
