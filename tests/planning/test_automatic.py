@@ -9,6 +9,7 @@ import torch
 
 from kernelcg import planning
 from kernelcg.backends import Tiles, default
+from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.kernels import RBF, Linear, Matern
 from kernelcg.operators import DenseMatrix, KernelPlusDiagonal
 from kernelcg.planning import automatic as module
@@ -194,12 +195,12 @@ def test_reuse_while_it_pays():
     assert kept.pays
     near = replace(A, kernel=RBF(0.31), diagonal=torch.tensor(1.1e-3))
     again, still = planning.solve_reusing(near, B, kept, stopping=stopping)
-    assert again.attempts == ()
+    assert [attempt.what for attempt in again.attempts] == ["the preconditioner kept"]
     assert still.prepared is kept.prepared
     assert np.allclose(again.solution.numpy(), dense_solution(near, B), rtol=1e-2, atol=1e-2)
     worn = replace(still, excess_seconds=2 * still.build_seconds)
     fresh, rebuilt = planning.solve_reusing(near, B, worn, stopping=stopping)
-    assert fresh.attempts
+    assert all(attempt.what != "the preconditioner kept" for attempt in fresh.attempts)
     assert rebuilt.prepared is not kept.prepared
     assert report.status is again.status is fresh.status is Status.CONVERGED
 
@@ -291,3 +292,29 @@ def test_named_recipes_report_their_set_up():
     assert report.attempts[0].what == "randomized_svd"
     twice = recipe("nystrom", points=(0, 0, 1), jitter=0.0)
     assert "jitter" in planning.solve(A, B, preconditioner=twice).tried[0]
+
+
+def test_a_direct_solve_that_comes_too_late_keeps_what_was_there(monkeypatch):
+    lie = lambda self, remaining: module.Option("direct", 0, 0, 1, 0.0, "a lie")  # noqa: E731
+    monkeypatch.setattr(module.Search, "_choose", lie)
+    A, B = system(0.3, 1e-4), normal(N, 1, 1)
+    report = planning.solve(A, B, stopping=Stopping(rtol=1e-10, max_seconds=0.02))
+    assert report.status in (Status.TIME_LIMIT, Status.CONVERGED)
+    assert float(report.solution.norm()) > 0
+
+
+def test_giving_up_is_not_called_a_stop():
+    A, B = system(0.3, 1e-6, memory=NO_DIRECT), normal(N, 1, 1)
+    report = planning.solve(A, B, stopping=Stopping(rtol=1e-10, max_iterations=3))
+    assert report.status is Status.MAX_ITERATIONS
+
+
+def test_memory_that_shrinks_on_the_way_costs_the_preconditioner_only(monkeypatch):
+    def refuse(self, rank):
+        raise MemoryBudgetExceeded("no more")
+
+    monkeypatch.setattr(module.GrowingFactor, "grow", refuse)
+    A, B = system(0.1, 1e-2, memory=NO_DIRECT), normal(N, 1, 1)
+    report = planning.solve(A, B, stopping=Stopping(rtol=1e-6, max_iterations=3000))
+    assert report.status is Status.CONVERGED
+    assert any("no more" in note for note in report.tried)

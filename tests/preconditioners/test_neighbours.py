@@ -121,3 +121,11 @@ def test_blocks_are_close_points():
     points = torch.from_numpy(rng.normal(size=(40, 2)) + 100.0 * cloud[:, None])
     for rows in bisected(points, 10):
         assert len(set(cloud[rows])) == 1
+
+
+@pytest.mark.parametrize("count", [767, 768, 800, 899])
+def test_more_neighbours_than_a_level_has_points(count):
+    points = torch.randn(900, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = earlier_neighbours(points, torch.arange(900), count)
+    assert found.shape == (900, count)
+    assert torch.equal((found >= 0).sum(1), torch.arange(900).clamp_max(count))

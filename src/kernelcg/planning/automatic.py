@@ -103,7 +103,7 @@ class Search:
         """Choose, solve, and choose again until converged or nothing is left to try."""
         remaining = self._plain()
         if not self.reports or not self._finished():
-            option = self._choose(remaining)
+            option = self._choose_within_memory(remaining)
             while True:
                 forecast = self._carry_out(option)
                 if self._finished() or (stronger := self._escalation(option, forecast)) is None:
@@ -151,6 +151,14 @@ class Search:
         """Return the least that a preconditioned solve costs."""
         return self._measured(product).low_rank(FIRST_RANK) + FEW * product
 
+    def _choose_within_memory(self, remaining: float) -> Option:
+        """Return what `_choose` says, or plain CG if the memory that is free has shrunk on the way."""
+        try:
+            return self._choose(remaining)
+        except MemoryBudgetExceeded as error:
+            self.notes.append(f"looking for a preconditioner was given up: {error}")
+            return Option("no preconditioner", 0, 0, remaining, math.inf, "memory is short")
+
     def _choose(self, remaining: float) -> Option:
         """Return the cheapest option, growing the low-rank factor while that is what pays."""
         plain = remaining * self.costs.product
@@ -183,22 +191,28 @@ class Search:
         return self._cheapest(standing)
 
     def _cheapest(self, options: list[Option]) -> Option:
-        """Return the cheapest option, one that fits the time left if there is any."""
-        left = self.stopping.max_seconds - (time.perf_counter() - self.began)
-        fitting = [option for option in options if option.seconds <= left]
-        return min(fitting or options, key=lambda option: option.seconds)
+        """Return the cheapest option that fits the time left, or else one that can be interrupted."""
+        fitting = [option for option in options if option.seconds <= self._seconds_left()]
+        interruptible = [option for option in options if option.what == "no preconditioner"]
+        return min(fitting or interruptible or options, key=lambda option: option.seconds)
 
     def _carry_out(self, option: Option) -> Forecast:
+        """Do what the option says, or go on without preconditioner if memory has become too short for it."""
+        try:
+            return self._solve(option)
+        except MemoryBudgetExceeded as error:
+            self.notes.append(f"{option.what} was given up: {error}")
+            why = "nothing stronger fits the memory"
+            return self._solve(Option("no preconditioner", len(self.A), NEIGHBOURS[-1], math.inf, math.inf, why))
+
+    def _solve(self, option: Option) -> Forecast:
         """Build what the option asks for and solve with it."""
         self.built, P = None, None
         if option.what.startswith("low rank"):
-            try:
-                prepared = self._prepared(option)
-                P = prepared.factor(self.A.scale, self.A.diagonal)
-                self.built = (prepared, P, time.perf_counter() - self.idle_since)
-            except MemoryBudgetExceeded as error:
-                self.notes.append(f"{option.what} was given up: {error}")
-                option = replace(option, what="no preconditioner", rank=self._rank_limit(), neighbours=NEIGHBOURS[-1])
+            prepared = self._prepared(option)
+            P = prepared.factor(self.A.scale, self.A.diagonal)
+            self.built = (prepared, P, time.perf_counter() - self.idle_since)
+            option = replace(option, what=_named(self.low_rank.F[:, : option.rank].shape[1], option.neighbours))
         forecast = Forecast(self.thresholds, TRIAL)
         patience = 2 * option.iterations + 10
 
@@ -222,7 +236,8 @@ class Search:
         if rank > 0 and (rank > option.rank or neighbours > option.neighbours):
             iterations = max(forecast.remaining() / 2, FEW)
             stronger.append(self._priced(rank, neighbours, iterations, self.costs.local(rank, neighbours), why))
-        return self._cheapest(stronger) if stronger else None
+        fitting = [option for option in stronger if option.seconds <= self._seconds_left()]
+        return min(fitting, key=lambda option: option.seconds, default=None)
 
     # what can be done
 
@@ -259,7 +274,7 @@ class Search:
     def _first_pilot_rank(self) -> int:
         """Return the rank that costs no more than one product, at which it is time to look around."""
         rank = min(FIRST_RANK, self._rank_limit())
-        while self.costs.low_rank(2 * rank) <= self.costs.product and 2 * rank <= self._rank_limit():
+        while rank > 0 and self.costs.low_rank(2 * rank) <= self.costs.product and 2 * rank <= self._rank_limit():
             rank *= 2
         return rank
 
@@ -273,7 +288,8 @@ class Search:
 
     def _prepared(self, option: Option) -> LowRankAndRemainder:
         self.low_rank.grow(option.rank)
-        F = self.low_rank.F[:, : option.rank]
+        F = self.low_rank.F
+        F = F[:, : option.rank].clone() if option.rank < F.shape[1] else F
         if option.neighbours == 0:
             return LowRankAndRemainder(F, DiagonalRemainder())
         order = child(self.generator, "order")
@@ -315,13 +331,12 @@ class Search:
             max_iterations=max(self.stopping.max_iterations - done, 0),
             max_seconds=max(self.stopping.max_seconds - before, 1e-9),
         )
-        direct = option.what == "direct"
         report = solve(
             self.A,
             self.B,
-            method="direct" if direct else None,
+            method="direct" if option.what == "direct" else None,
             preconditioner=P,
-            start=None if direct else self.X,
+            start=self.X,
             stopping=limits,
             callback=watch,
         )
@@ -348,15 +363,22 @@ class Search:
         unsolved = any(status in RETRYABLE for status in self.reports[-1].column_status)
         return self.stopped or not unsolved or self._out_of_limits()
 
+    def _seconds_left(self) -> float:
+        return self.stopping.max_seconds - (time.perf_counter() - self.began)
+
     def _out_of_limits(self) -> bool:
-        spent = time.perf_counter() - self.began
-        return self._iterations() >= self.stopping.max_iterations or spent >= self.stopping.max_seconds
+        return self._iterations() >= self.stopping.max_iterations or self._seconds_left() <= 0
 
     def _merged(self) -> SolveReport:
-        """Return the last report with the costs of all."""
+        """Return the last report with the costs of all; that we stopped it ourselves is no reason to give."""
         reports = self.reports
+        spent = self._iterations() >= self.stopping.max_iterations
+        reason = Status.MAX_ITERATIONS if spent else Status.TIME_LIMIT if self._out_of_limits() else Status.STAGNATED
+        renamed = {} if self.stopped else {Status.STOPPED: reason}
         return replace(
             reports[-1],
+            status=renamed.get(reports[-1].status, reports[-1].status),
+            column_status=tuple(renamed.get(status, status) for status in reports[-1].column_status),
             iterations=torch.stack([report.iterations for report in reports]).sum(0),
             residual_norms=torch.cat([report.residual_norms for report in reports]),
             products=sum(report.products for report in reports),

@@ -94,7 +94,7 @@ def solve_with_recipe(
     prepared = chosen.prepare(A.kernel, A.X, A.backend, generator)
     P = prepared.factor(A.scale, A.diagonal)
     built = time.perf_counter() - began
-    report = solve_with(A, B, preconditioner=P, start=start, stopping=stopping, callback=callback)
+    report = solve_with(A, B, preconditioner=P, start=start, stopping=_less(stopping, built), callback=callback)
     attempt = _attempt(chosen.name(), "as asked", built, report)
     return replace(
         report,
@@ -103,6 +103,12 @@ def solve_with_recipe(
         tried=(*prepared.notes, *report.tried),
         attempts=(attempt,),
     )
+
+
+def _less(stopping: Stopping, seconds: float, iterations: int = 0) -> Stopping:
+    """Return what is left of the limits."""
+    left = max(stopping.max_seconds - seconds, 1e-9)
+    return replace(stopping, max_seconds=left, max_iterations=stopping.max_iterations - iterations)
 
 
 def _attempt(what: str, why: str, build_seconds: float, report: SolveReport) -> Attempt:
@@ -155,23 +161,24 @@ def solve_reusing(
     """
     if kept is None or kept.prepared is None or not kept.pays:
         return solve_automatically(A, B, start, stopping, callback, generator, memory)
+    began = time.perf_counter()
     P = kept.prepared.factor(A.scale, A.diagonal)
-    first = solve_with(A, B, preconditioner=P, start=start, stopping=stopping, callback=callback)
+    built = time.perf_counter() - began
+    first = solve_with(A, B, preconditioner=P, start=start, stopping=_less(stopping, built), callback=callback)
+    attempt = _attempt("the preconditioner kept", "it still paid", built, first)
+    first = replace(first, seconds=first.seconds + built, attempts=(attempt,))
     if first.status in (Status.CONVERGED, Status.STOPPED, Status.TIME_LIMIT, Status.MAX_ITERATIONS):
         return first, kept.after(first)
-    left = replace(
-        stopping,
-        max_iterations=stopping.max_iterations - int(first.iterations.max()),
-        max_seconds=max(stopping.max_seconds - first.seconds, 1e-9),
-    )
+    left = _less(stopping, first.seconds, int(first.iterations.max()))
     second, fresh = solve_automatically(A, B, first.solution, left, callback, generator, memory)
     report = replace(
         second,
         iterations=first.iterations + second.iterations,
+        residual_norms=torch.cat([first.residual_norms, second.residual_norms]),
         products=first.products + second.products,
         columns=first.columns + second.columns,
         seconds=first.seconds + second.seconds,
         tried=(*first.tried, *second.tried),
-        attempts=(_attempt("the preconditioner kept", "it still paid", 0.0, first), *second.attempts),
+        attempts=(*first.attempts, *second.attempts),
     )
     return report, fresh

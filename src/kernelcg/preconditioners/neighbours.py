@@ -72,6 +72,8 @@ def _by_tree(points: Tensor, start: int, stop: int, count: int, tile: int) -> Te
     """Return the ranks of the nearest earlier neighbours of the points ranked [start, stop), by a k-d tree."""
     coordinates = points[:stop].numpy()
     asked = min(stop, int(GROWTH * (count + 4 * math.sqrt(count))) + 1)
+    if asked < count:
+        return _by_pairs(points, start, stop, count, tile)
     found = KDTree(coordinates).query(coordinates[start:], k=range(1, asked + 1), workers=-1)[1]
     earlier = found < np.arange(start, stop)[:, None]
     chosen = np.take_along_axis(found, np.argsort(~earlier, axis=1, kind="stable")[:, :count], axis=1)

@@ -144,9 +144,11 @@ class Monitor:
         """Return R, with b − Ax in its place where it is time to look; settles which columns are done."""
         norms = torch.linalg.vector_norm(R, dim=0)
         due = self.active & (norms <= self.thresholds.maximum(ROUNDING * self.norms_of_B))
-        if self._is_reduced():  # one check in float64 for all columns, once all are there or any has fallen far
+        if self._is_reduced():  # one float64 check for all columns: once all are there, or any fell far or to rounding
             dropped = self.active & ~due & (norms * CHECK_AFTER_DROP <= self.true_norms)
-            due = due | dropped if bool(dropped.any() | (due == self.active).all()) else torch.zeros_like(due)
+            spent = due & (norms <= ROUNDING * self.norms_of_B)
+            now = bool(dropped.any() | spent.any() | (due == self.active).all())
+            due = due | dropped if now else torch.zeros_like(due)
         together = self.must_restart or (self._is_reduced() and bool(due.any()))
         self.replaced = self.active if together else due
         if bool(self.replaced.any()):
