@@ -338,7 +338,7 @@ def _size(shape: tuple[int, ...], is_product: bool) -> int:
 def _workspace(shape: tuple[int, ...], is_product: bool) -> int:
     """Return how many numbers making K_GG, or multiplying one column by it, holds at once; measured, with a margin."""
     factors = sum(min(g, DENSE_UP_TO) ** 2 + 24 * g for g in shape)
-    return 8 * math.prod(shape) + factors if is_product else 7 * math.prod(embedding(shape))
+    return 10 * math.prod(shape) + factors if is_product else 7 * math.prod(embedding(shape))
 
 
 def _is_count(value: object) -> bool:
