@@ -1,4 +1,5 @@
 // Lengthscale gradient of sum_ij M_ij k_ij with M = left rightᵀ, for all features in one pass and without storing M.
+// A symmetric matrix of weights, where there is one, is added to M.
 //
 // Per register tile: squared distances, then the tile of M (a small matrix product of the packed left and right
 // vectors), then both combined. For one lengthscale per feature a second pass over the features follows, with three
@@ -20,7 +21,7 @@ constexpr int kTileSize = kTileRows * kPanel<T>;
 template <class T>
 struct GradientScratch {
     T* distances;     // one tile
-    T* multiplicity;  // one tile: how often each pair counts, for tiles on the diagonal
+    T* multiplicity;  // one tile: the given weights, then how often each pair counts, for tiles on the diagonal
     T* sums;          // [output][lane], within a chunk
     double* totals;   // [output]
 
@@ -110,8 +111,10 @@ KERNELCG_INLINE void multiply_tile(Tile<T, kTileRows>& tile, const T* factors) {
 template <Profile P, class T, bool PerDimension>
 class GradientWorker {
 public:
-    KERNELCG_INLINE GradientWorker(const Blocking& blocking, const GradientBuffers<T>& buffers, int worker)
-        : blocking_(blocking), buffers_(buffers), scratch_(buffers.scratch_of(worker, blocking)),
+    KERNELCG_INLINE GradientWorker(const Blocking& blocking, const GradientBuffers<T>& buffers,
+                                   const GradientArguments<T>& arguments, int worker)
+        : blocking_(blocking), buffers_(buffers), arguments_(arguments),
+          scratch_(buffers.scratch_of(worker, blocking)),
           outputs_(1 + (PerDimension ? blocking.size.features : 1)) {
         std::memset(scratch_.totals, 0, sizeof(double) * size_t(outputs_));
     }
@@ -154,11 +157,25 @@ private:
         add_outer_products<T>(buffers_.left.point(row), buffers_.right.panel(panel), vectors, tile);
         if (blocking_.size.symmetric)
             add_outer_products<T>(buffers_.right.point(row), buffers_.left.panel(panel), vectors, tile);
+        if (arguments_.weights.data) add_given_weights(row, panel, tile);
         if (on_diagonal) {
             for (int k = 0; k < kTileSize<T>; ++k) scratch_.multiplicity[k] = T(1);
             keep_upper_triangle(scratch_.multiplicity, kPanel<T>, kPanel<T>, row, panel * kPanel<T>);
             multiply_tile<T>(tile, scratch_.multiplicity);
         }
+    }
+
+    // tile += 2 factor * the given weights: both orders of a pair. Padding of the tile stays 0.
+    KERNELCG_INLINE void add_given_weights(int64_t row, int64_t panel, Tile<T, kTileRows>& tile) {
+        const int64_t n = arguments_.weights.rows, column = panel * kPanel<T>;
+        const size_t width = sizeof(T) * size_t(smaller(n - column, int64_t(kPanel<T>)));
+        std::memset(scratch_.multiplicity, 0, sizeof(T) * size_t(kTileSize<T>));
+        for (int64_t i = 0; i < smaller(n - row, int64_t(kTileRows)); ++i)
+            std::memcpy(scratch_.multiplicity + i * kPanel<T>, arguments_.weights.data + (row + i) * n + column, width);
+        const Vec<T> factor = broadcast(T(2) * arguments_.factor);
+        KERNELCG_UNROLL for (int i = 0; i < kTileRows; ++i)
+            KERNELCG_UNROLL for (int v = 0; v < kTileVectors; ++v)
+                tile[i][v] += factor * load(scratch_.multiplicity + i * kPanel<T> + v * kLanes<T>);
     }
 
     // Adds the tile's share of the value (and of the derivative for a shared lengthscale); for one lengthscale per
@@ -182,14 +199,17 @@ private:
 
     const Blocking& blocking_;
     const GradientBuffers<T>& buffers_;
+    const GradientArguments<T>& arguments_;
     GradientScratch<T> scratch_;
     const int64_t outputs_;
 };
 
 template <Profile P, class T, bool PerDimension>
-void run_gradient(const Blocking& blocking, const GradientBuffers<T>& buffers, double* out) {
+void run_gradient(const Blocking& blocking, const GradientBuffers<T>& buffers,
+                  const GradientArguments<T>& arguments) {
+    double* const out = arguments.out;
     run_workers(blocking.workers, [&](int worker) {
-        GradientWorker<P, T, PerDimension> work(blocking, buffers, worker);
+        GradientWorker<P, T, PerDimension> work(blocking, buffers, arguments, worker);
         for_each_block(blocking, worker, [&](int64_t block) { work.process_block(block); });
     });
     const int64_t outputs = 1 + (PerDimension ? blocking.size.features : 1);
@@ -213,9 +233,9 @@ void gradient(const GradientArguments<T>& arguments) {
     pack(arguments.left, buffers.left, arguments.threads);
     pack(arguments.right, buffers.right, arguments.threads);
     if (arguments.per_dimension)
-        run_gradient<P, T, true>(blocking, buffers, arguments.out);
+        run_gradient<P, T, true>(blocking, buffers, arguments);
     else
-        run_gradient<P, T, false>(blocking, buffers, arguments.out);
+        run_gradient<P, T, false>(blocking, buffers, arguments);
 }
 
 }  // namespace KERNELCG_VARIANT

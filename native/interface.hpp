@@ -30,11 +30,13 @@ struct ProductArguments {
     int threads;
 };
 
-// With M = left rightᵀ: out[0] = sum_ij M_ij k_ij, and out[1...] the derivatives of that sum with respect to the
-// logarithms of the lengthscales: one per feature, or a single shared one.
+// With M = left rightᵀ + factor * weights: out[0] = sum_ij M_ij k_ij, and out[1...] the derivatives of that sum with
+// respect to the logarithms of the lengthscales: one per feature, or a single shared one. The weights are symmetric, for
+// symmetric problems only, and may be absent (null).
 template <class T>
 struct GradientArguments {
-    MatrixView<T> x, y, left, right;
+    MatrixView<T> x, y, left, right, weights;
+    T factor;
     double* out;
     bool symmetric;
     bool per_dimension;

@@ -78,12 +78,25 @@ void product(Matrix<const T> X, Matrix<const T> Y, Matrix<const T> V, Matrix<dou
 }
 
 template <class T>
-void gradient(Matrix<const T> X, Matrix<const T> Y, Matrix<const T> L, Matrix<const T> R, Vector<double> out,
-              bool per_dimension, int profile, int threads, int level) {
+void gradient(Matrix<const T> X, Matrix<const T> Y, Matrix<const T> L, Matrix<const T> R, Matrix<const T> C,
+              double factor, Vector<double> out, bool per_dimension, int profile, int threads, int level) {
     const Operations<T>& operations = operations_at<T>(level);
-    const GradientArguments<T> arguments = {view(X),       second_points(X, Y),      view(L),
-                                            view(R),       out.data(),               !Y.is_valid(),
-                                            per_dimension, checked_profile(profile), checked_threads(threads)};
+    const MatrixView<T> weights = C.is_valid() ? view(C) : MatrixView<T>{nullptr, 0, 0};
+    const GradientArguments<T> arguments = {view(X),
+                                            second_points(X, Y),
+                                            view(L),
+                                            view(R),
+                                            weights,
+                                            T(factor),
+                                            out.data(),
+                                            !Y.is_valid(),
+                                            per_dimension,
+                                            checked_profile(profile),
+                                            checked_threads(threads)};
+    if (weights.data) {
+        require_equal(weights.rows, Y.is_valid() ? -1 : arguments.x.rows, "The number of rows of C (Y must be None)");
+        require_equal(weights.columns, arguments.x.rows, "The number of columns of C");
+    }
     require_equal(arguments.left.rows, arguments.x.rows, "The number of rows of L");
     require_equal(arguments.right.rows, arguments.y.rows, "The number of rows of R");
     require_equal(arguments.right.columns, arguments.left.columns, "The number of columns of R");
@@ -177,9 +190,9 @@ void define_operations(nb::module_& module) {
     using nb::literals::operator""_a;
     module.def("product", &product<T>, exact("X"), exact_or_none("Y"), exact("V"), exact("out"), "profile"_a,
                "threads"_a, "level"_a, "out = K(X, Y) V; Y = None means Y = X and evaluates each pair once.");
-    module.def("gradient", &gradient<T>, exact("X"), exact_or_none("Y"), exact("L"), exact("R"), exact("out"),
-               "per_dimension"_a, "profile"_a, "threads"_a, "level"_a,
-               "With M = L R^T: out[0] = sum_ij M_ij k_ij, out[1:] its derivatives with respect to the log "
+    module.def("gradient", &gradient<T>, exact("X"), exact_or_none("Y"), exact("L"), exact("R"), exact_or_none("C"),
+               "factor"_a, exact("out"), "per_dimension"_a, "profile"_a, "threads"_a, "level"_a,
+               "With M = L R^T + factor C (C symmetric or None): out[0] = sum_ij M_ij k_ij, out[1:] its derivatives with respect to the log "
                "lengthscales: one per feature (per_dimension) or a single shared one.");
     module.def("block", &block<T>, exact("X"), exact("Y"), exact("out"), "profile"_a, "threads"_a, "level"_a,
                "out = K(X, Y).");

@@ -11,3 +11,7 @@ class MemoryBudgetExceeded(MemoryError):
 
 class ConvergenceWarning(UserWarning):
     """An estimator finished, but some of its linear solves did not converge."""
+
+
+class ModelFileError(ValueError):
+    """A file is no model of this library, is damaged, or needs a class or a version that is not here."""

@@ -44,9 +44,13 @@ class Backend(ABC):
         left: Tensor,
         right: Tensor,
         *,
+        weights: Tensor | None = None,
         precision: torch.dtype | None = None,
     ) -> Tensor:
-        """Return ∂/∂θ Σ_j left_jᵀ K(X, Y) right_j for the log hyperparameters θ of the kernel, in float64."""
+        """Return ∂/∂θ Σ_j left_jᵀ K(X, Y) right_j for the log hyperparameters θ of the kernel, in float64.
+
+        A symmetric (n, n) tensor ``weights``, for Y = X only, adds Σ_ij weights_ij K_ij to the sum.
+        """
 
     @abstractmethod
     def block(self, kernel: Kernel, X: Tensor, Y: Tensor, *, precision: torch.dtype | None = None) -> Tensor:
@@ -129,8 +133,19 @@ def check_product(X: Tensor, Y: Tensor, V: Tensor, precision: torch.dtype | None
     return dtype
 
 
-def check_gradient(X: Tensor, Y: Tensor, left: Tensor, right: Tensor, precision: torch.dtype | None) -> torch.dtype:
+def check_gradient(
+    X: Tensor,
+    Y: Tensor,
+    left: Tensor,
+    right: Tensor,
+    weights: Tensor | None,
+    precision: torch.dtype | None,
+) -> torch.dtype:
     """Check the arguments of a gradient of Σ_j left_jᵀ K(X, Y) right_j and return the dtype to compute in."""
+    if weights is not None:
+        if Y is not X:
+            raise ValueError("weights need Y = X, the same tensor")
+        _check_tensor(X, weights, "weights", torch.float64, (len(X), len(X)))
     dtype = check_inputs(X, Y, precision, left=left, right=right)
     same_rows(X, "X", left, "left")
     same_rows(Y, "Y", right, "right")

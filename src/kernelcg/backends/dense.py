@@ -39,9 +39,10 @@ class Dense(Backend):
         left: Tensor,
         right: Tensor,
         *,
+        weights: Tensor | None = None,
         precision: torch.dtype | None = None,
     ) -> Tensor:
-        return self.base.gradient(kernel, X, Y, left, right, precision=precision)
+        return self.base.gradient(kernel, X, Y, left, right, weights=weights, precision=precision)
 
     def block(self, kernel: Kernel, X: Tensor, Y: Tensor, *, precision: torch.dtype | None = None) -> Tensor:
         return self.base.block(kernel, X, Y, precision=precision)

@@ -98,19 +98,20 @@ class Native(Backend):
         left: Tensor,
         right: Tensor,
         *,
+        weights: Tensor | None = None,
         precision: torch.dtype | None = None,
     ) -> Tensor:
-        dtype = check_gradient(X, Y, left, right, precision)
+        dtype = check_gradient(X, Y, left, right, weights, precision)
         if type(kernel) is Sum:
-            parts = (self.gradient(part, X, Y, left, right, precision=dtype) for part in (kernel.left, kernel.right))
-            return torch.cat(list(parts))
+            parts = (kernel.left, kernel.right)
+            return torch.cat([self.gradient(p, X, Y, left, right, weights=weights, precision=dtype) for p in parts])
         if type(kernel) is Product and (found := _constant_factor(kernel)) and _fuses(part := found[1], X):
             constant = found[0]
-            inner = constant.variance.item() * self._fused_gradient(part, X, Y, left, right, dtype)
+            inner = constant.variance.item() * self._fused_gradient(part, X, Y, left, right, weights, dtype)
             return torch.cat([inner[-1:], inner] if constant is kernel.left else [inner, inner[-1:]])
         if _fuses(kernel, X):
-            return self._fused_gradient(kernel, X, Y, left, right, dtype)
-        return Tiles(self.memory).gradient(kernel, X, Y, left, right, precision=dtype)
+            return self._fused_gradient(kernel, X, Y, left, right, weights, dtype)
+        return Tiles(self.memory).gradient(kernel, X, Y, left, right, weights=weights, precision=dtype)
 
     def block(self, kernel: Kernel, X: Tensor, Y: Tensor, *, precision: torch.dtype | None = None) -> Tensor:
         dtype = check_inputs(X, Y, precision)
@@ -157,7 +158,14 @@ class Native(Backend):
         return result
 
     def _fused_gradient(
-        self, kernel: RBF | Matern, X: Tensor, Y: Tensor, left: Tensor, right: Tensor, dtype: torch.dtype
+        self,
+        kernel: RBF | Matern,
+        X: Tensor,
+        Y: Tensor,
+        left: Tensor,
+        right: Tensor,
+        weights: Tensor | None,
+        dtype: torch.dtype,
     ) -> Tensor:
         """Return the gradient in (log l, log σ²); the last entry is also Σ_j left_jᵀ K right_j itself."""
         chunks = self._chunks(_native.gradient_workspace_bytes, X, Y, left.shape[1], dtype)
@@ -165,10 +173,12 @@ class Native(Backend):
         left, right, factor = rounded_pairs(left, right, dtype)
         per_dimension = kernel.lengthscale.numel() > 1
         total = torch.zeros(1 + (X.shape[1] if per_dimension else 1), dtype=torch.float64)
+        C = None if weights is None else weights.to(dtype).contiguous()
         for some in chunks:
             L, R, out = left[:, some].contiguous(), right[:, some].contiguous(), torch.empty_like(total)
-            _native.gradient(A, B, L, R, out, per_dimension, _profile(kernel), self._threads(), self._level())
-            total += out
+            how = per_dimension, _profile(kernel), self._threads(), self._level()
+            _native.gradient(A, B, L, R, C, 1 / float(factor), out, *how)
+            total, C = total + out, None  # the weights count once
         return total.roll(-1) * (factor * kernel.variance.item())
 
     def _chunks(

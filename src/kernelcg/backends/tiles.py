@@ -58,9 +58,10 @@ class Tiles(Backend):
         left: Tensor,
         right: Tensor,
         *,
+        weights: Tensor | None = None,
         precision: torch.dtype | None = None,
     ) -> Tensor:
-        dtype = check_gradient(X, Y, left, right, precision)
+        dtype = check_gradient(X, Y, left, right, weights, precision)
         size = self._tile_size(kernel, X, Y, 2 * left.shape[1], dtype)
         symmetric = Y is X
         with torch.inference_mode(False), torch.enable_grad():
@@ -69,12 +70,14 @@ class Tiles(Backend):
             theta = kernel.log_parameters().detach().clone().requires_grad_()
             total = torch.zeros_like(theta)
             for i, j in _tiles(len(X), len(Y), size, symmetric):
-                weights = left[i] @ right[j].T
+                pairs = left[i] @ right[j].T
                 if symmetric and i != j:
-                    weights += right[i] @ left[j].T
+                    pairs += right[i] @ left[j].T
+                if weights is not None:
+                    pairs = pairs + (weights[i, j] if i == j else 2 * weights[i, j]) / factor
                 K = kernel.with_log_parameters(theta)(X[i], Y[j])
                 if K.requires_grad:  # false only for a kernel without hyperparameters
-                    total += torch.autograd.grad(K, theta, grad_outputs=weights.to(K.dtype), materialize_grads=True)[0]
+                    total += torch.autograd.grad(K, theta, grad_outputs=pairs.to(K.dtype), materialize_grads=True)[0]
             return total.detach().to(X.device) * factor
 
     def block(self, kernel: Kernel, X: Tensor, Y: Tensor, *, precision: torch.dtype | None = None) -> Tensor:

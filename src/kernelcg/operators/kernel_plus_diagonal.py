@@ -104,7 +104,7 @@ class KernelPlusDiagonal(LinearOperator):
 
     def kernel_gradient(self, left: Tensor, right: Tensor) -> Tensor:
         """Return ∂/∂θ Σ_j left_jᵀ S K S right_j for the log hyperparameters θ of the kernel."""
-        check_gradient(self.X, self.X, left, right, self.precision)
+        check_gradient(self.X, self.X, left, right, None, self.precision)
         return self.backend.gradient(
             self.kernel, self.X, self.X, self.scaled(left), self.scaled(right), precision=self.precision
         )

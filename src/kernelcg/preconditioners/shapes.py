@@ -39,6 +39,10 @@ class Factored(ABC):
     def log_determinant(self) -> Tensor:
         """Return log|P|."""
 
+    @abstractmethod
+    def inverse_diagonal(self) -> Tensor:
+        """Return (n,) the diagonal of P⁻¹."""
+
     @property
     @abstractmethod
     def device(self) -> torch.device:
@@ -87,6 +91,9 @@ class Diagonal(Factored):
     def log_determinant(self) -> Tensor:
         return 2 * self.root.log().sum()
 
+    def inverse_diagonal(self) -> Tensor:
+        return self.root[:, 0].pow(-2)
+
     @property
     def device(self) -> torch.device:
         return self.root.device
@@ -131,6 +138,12 @@ class BlockDiagonal(Factored):
 
     def log_determinant(self) -> Tensor:
         return torch.stack([2 * L.diagonal(dim1=1, dim2=2).log().sum() for _, L in self.groups]).sum()
+
+    def inverse_diagonal(self) -> Tensor:
+        result = torch.empty(len(self), dtype=torch.float64, device=self.device)
+        for rows, L in self.groups:
+            result[rows] = torch.cholesky_inverse(L).diagonal(dim1=1, dim2=2)
+        return result
 
     @property
     def device(self) -> torch.device:
@@ -180,6 +193,9 @@ class SparseInverse(Factored):
 
     def log_determinant(self) -> Tensor:
         return -2 * self.pivots.log().sum()
+
+    def inverse_diagonal(self) -> Tensor:
+        return torch.from_numpy(np.asarray(self.sparse.multiply(self.sparse).sum(0))[0]).to(self.pivots)
 
     @property
     def device(self) -> torch.device:
@@ -237,6 +253,10 @@ class LowRankPlus:
     def log_determinant(self) -> Tensor:
         """Return log|P|."""
         return self.base.log_determinant() + 2 * self.T.diagonal().abs().log().sum()
+
+    def inverse_diagonal(self) -> Tensor:
+        """Return (n,) the diagonal of P⁻¹ = C⁻ᵀ (I − Q₁ Q₁ᵀ) C⁻¹."""
+        return self.base.inverse_diagonal() - self.base.unwhiten(self.Q).square().sum(1)
 
     def sample(self, generator: Generator, k: int) -> Tensor:
         """Return (n, k) draws C (W ε₁ + ε₂) from N(0, P)."""

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 from scipy.linalg import LinAlgError, cho_solve, cholesky
+from scipy.linalg.lapack import dpotri
 from torch import Generator, Tensor
 
 from kernelcg.backends.base import available_memory, require_memory
@@ -10,6 +11,8 @@ from kernelcg.randomness import normal
 from kernelcg.solvers.monitor import Monitor
 from kernelcg.solvers.pcg import pcg
 from kernelcg.solvers.report import Status
+
+MIRRORED_ROWS = 512
 
 
 def direct(monitor: Monitor) -> Tensor:
@@ -54,6 +57,21 @@ class CholeskyFactor:
             return torch.cholesky_solve(R, self.L)
         solved = cho_solve((self.L.numpy(), True), R.numpy(), check_finite=False)
         return torch.from_numpy(np.ascontiguousarray(solved))
+
+    def inverse(self) -> Tensor:
+        """Return P⁻¹, which takes the place of the factor: this object must not be used any more."""
+        if not self.on_cpu:
+            return torch.cholesky_inverse(self.L)
+        lower, failed = dpotri(self.L.numpy(), lower=1, overwrite_c=1)
+        if failed:
+            raise LinAlgError("the matrix is singular")
+        inverse = torch.from_numpy(lower.T)  # row-major, upper triangle valid
+        for start in range(0, len(inverse), MIRRORED_ROWS):
+            rows = slice(start, start + MIRRORED_ROWS)
+            above = inverse[rows, rows].triu(1)
+            inverse[rows, rows] = above + above.T + torch.diag(inverse[rows, rows].diagonal())
+            inverse[start + MIRRORED_ROWS :, rows] = inverse[rows, start + MIRRORED_ROWS :].T
+        return inverse
 
     def dense(self) -> Tensor:
         """Return P."""

@@ -10,6 +10,7 @@ from torch import Generator, Tensor
 
 from kernelcg.arguments import matrix
 from kernelcg.backends.base import available_memory, require_memory
+from kernelcg.errors import SolveFailed
 from kernelcg.operators import (
     ConstantInvertible,
     Counting,
@@ -47,6 +48,13 @@ class FunctionReport:
         """Return the error estimate of each column relative to its norm."""
         norms = torch.linalg.vector_norm(self.value, dim=0)
         return torch.where(self.error_estimates == 0, 0.0, self.error_estimates / norms)
+
+    def raise_if_failed(self) -> "FunctionReport":
+        """Return self, or raise `SolveFailed` with the reason."""
+        if self.status is not Status.CONVERGED:
+            worst = float(self.relative_errors.max())
+            raise SolveFailed(f"a function of A times {self.value.shape[1]} columns: {self.status.value} ({worst:.1e})")
+        return self
 
 
 def apply_function(A: Any, V: Any, function: str, *, rtol: float = 1e-6, max_iterations: int = 500) -> FunctionReport:

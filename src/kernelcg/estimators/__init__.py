@@ -1,0 +1,1 @@
+"""Estimators: Gaussian processes behind fit and predict."""

@@ -1,0 +1,1 @@
+"""Inference: the model, its evidence, learning, prediction, certificates."""

@@ -1,0 +1,210 @@
+"""The log marginal likelihood and its gradient by preconditioned conjugate gradients: no n × n matrix, no n³."""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Generator, Tensor
+
+from kernelcg import planning
+from kernelcg.inference.estimate import Estimate, generalised_least_squares, impossible
+from kernelcg.inference.lower_bound import LEAST_RANK, LowerBound
+from kernelcg.inference.model import GaussianProcess, Regression
+from kernelcg.operators import KernelPlusDiagonal
+from kernelcg.planning import Kept
+from kernelcg.preconditioners import Preconditioner
+from kernelcg.randomness import child, rademacher, seeded
+from kernelcg.solvers import LogDeterminant, SolveReport, Status, Stopping, log_determinant
+
+GROUPS = 4
+"""Parts into which the probes are divided to measure standard errors of the gradient."""
+
+NEARBY = 1.0
+"""Change of a log hyperparameter over which the rows of the low-rank part are kept, so that the estimate is smooth."""
+
+FATAL = (Status.INDEFINITE_OPERATOR, Status.NOT_FINITE)
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """How an iterative evaluation works.
+
+    Parameters
+    ----------
+    probes : number of random columns with which traces are estimated
+    stopping : tolerance and limits of the linear solves
+    preconditioner : "auto", the name of a recipe or a recipe
+    seed : of the probes; the same seed at all hyperparameters makes the estimate a smooth, deterministic function
+    rademacher : probes of random signs, as in the paper, instead of those drawn from the low-rank part
+    """
+
+    probes: int = 8
+    stopping: Stopping = Stopping(rtol=1e-2)
+    preconditioner: str | Preconditioner | None = "auto"
+    seed: int = 0
+    rademacher: bool = False
+
+    def __post_init__(self) -> None:
+        if self.probes < 1:
+            raise ValueError(f"probes must be at least 1, not {self.probes}")
+
+
+@dataclass(frozen=True, eq=False)
+class Trail:
+    """What an evaluation leaves to the next one nearby: first guesses, a preconditioner, the rows of its P ⪯ A."""
+
+    solutions: Tensor
+    kept: Kept | None
+    pivots: Tensor
+    chosen_at: Tensor
+    """(p,) the log hyperparameters at which the pivots were chosen."""
+
+
+def iterative_estimate(
+    problem: Regression,
+    gp: GaussianProcess,
+    numerics: Numerics = Numerics(),
+    trail: Trail | None = None,
+    *,
+    value: bool = True,
+    errors: bool = False,
+) -> tuple[Estimate, Trail | None]:
+    r"""Return the log marginal likelihood, its gradient, and what helps the next evaluation.
+
+    .. math:: g_i = \tfrac12 a^\top \partial_i A\, a - \tfrac12 \operatorname{tr}(A^{-1} \partial_i A)
+
+    with a = A⁻¹(y − Hβ) and the trace from `Traces`. One block solve with y, H and the probes, one pass for the
+    gradient in all hyperparameters, and if the ``value`` is wanted a Lanczos process of its own; ``errors`` asks for
+    standard errors of the gradient, four more passes.
+
+    References
+    ----------
+    Cutajar et al. (2016), section 3.3 (signs of its gradient: `tests/paper/test_errata.py`); Wenger et al. (2022).
+    """
+    A, source = problem.fast_system(gp), seeded(numerics.seed)
+    c, b, k = problem.Y.shape[1], problem.H.shape[1], numerics.probes
+    theta, exact = gp.log_parameters().detach(), A.with_precision(torch.float64)
+    near = trail is not None and float((theta - trail.chosen_at).abs().max()) <= NEARBY
+    if trail and near:
+        bound = LowerBound.at(exact, trail.pivots)
+    else:
+        bound = LowerBound.of(exact, child(source, "pivots"), None if value else LEAST_RANK)
+    W, Z = _probes(bound, k, child(source, "probes"), numerics.rademacher)
+    report, kept = _solve(
+        A, torch.cat([problem.Y, problem.H, W], dim=1), numerics, trail, child(source, "preconditioner")
+    )
+    if report.status in FATAL or not bool(report.solution.isfinite().all()):
+        return impossible(len(theta), report.status), None
+    solved_Y, solved_H, U = report.solution.split([c, b, k], dim=1)
+    beta, a = generalised_least_squares(problem.H, solved_Y, solved_H)
+    traces = Traces(A, None if numerics.rademacher else bound, gp.noise.variance.item(), U, Z)
+    gradient = 0.5 * traces.pairs(a, a) - 0.5 * c * traces.mean(slice(None))
+    unknown = torch.full_like(gradient, math.nan)
+    error = 0.5 * c * traces.standard_error() if errors else unknown
+    estimate = Estimate(math.nan, gradient, math.nan, error, math.nan, math.nan, report.status, report)
+    if value:
+        estimate = with_value(estimate, problem, gp, a, beta, bound, numerics)
+    return estimate, Trail(report.solution, kept, bound.pivots, trail.chosen_at if trail and near else theta)
+
+
+def _probes(bound: LowerBound, k: int, generator: Generator, signs: bool) -> tuple[Tensor, Tensor]:
+    """Return (n, k) columns w and z = P⁻¹w with E[w zᵀ] = I: w ~ N(0, P) on a sphere, or random signs for both."""
+    n = len(bound.A)
+    if signs:
+        R = rademacher(n, k, generator, like=bound.F)
+        return R, R
+    W = bound.P.sample(generator, k)
+    Z = bound.P.solve(W)
+    radius = ((W * Z).sum(0) / n).sqrt()
+    return W / radius, Z / radius
+
+
+def _solve(
+    A: KernelPlusDiagonal, B: Tensor, numerics: Numerics, trail: Trail | None, generator: Generator
+) -> tuple[SolveReport, Kept | None]:
+    start = None if trail is None else trail.solutions
+    if numerics.preconditioner == "auto":
+        kept = None if trail is None else trail.kept
+        return planning.solve_reusing(A, B, kept, start=start, stopping=numerics.stopping, generator=generator)
+    report = planning.solve(
+        A, B, preconditioner=numerics.preconditioner, start=start, stopping=numerics.stopping, generator=generator
+    )
+    return report, None
+
+
+@dataclass(frozen=True, eq=False)
+class Traces:
+    r"""Estimates of tr(A⁻¹ ∂A) in all log hyperparameters, the noise last, from U = A⁻¹W and Z with E[W Zᵀ] = I.
+
+    .. math:: \operatorname{tr}(A^{-1} \partial A) = \operatorname{tr}(P^{-1} \partial P)
+        + \mathrm{E}\, [(A^{-1} w)^\top \partial A\, z - z^\top \partial P\, z], \qquad w \sim N(0, P),\; z = P^{-1} w
+
+    or, without P, the mean of (A⁻¹r)ᵀ ∂A r over random signs r. Both are unbiased. Drawing from P makes the matrix
+    whose trace is sampled nearly symmetric: its variance is then the Fisher information, which signs may exceed by
+    the condition number of A; where P is close to A the difference takes out most of the rest.
+    """
+
+    A: KernelPlusDiagonal
+    bound: LowerBound | None
+    noise: float
+    U: Tensor
+    Z: Tensor
+
+    def mean(self, probes: slice) -> Tensor:
+        """Return the estimate from some of the probes."""
+        U, Z = self.U[:, probes], self.Z[:, probes]
+        sampled = self.pairs(U / Z.shape[1], Z)
+        if self.bound is None:
+            return sampled
+        scaled = Z / Z.shape[1]
+        of_low_rank = torch.cat([self.bound.gradient(scaled, Z), self._by_noise((scaled * Z).sum())])
+        exact = torch.cat([self.bound.trace_gradient(), self._by_noise(self.bound.trace_of_inverse())])
+        return sampled - of_low_rank + exact
+
+    def standard_error(self) -> Tensor:
+        """Return the standard error of the mean over all probes, from means over groups of them; NaN for one."""
+        count = min(GROUPS, self.Z.shape[1])
+        edges = [round(i * self.Z.shape[1] / count) for i in range(count + 1)]
+        means = torch.stack([self.mean(slice(*ends)) for ends in zip(edges, edges[1:], strict=False)])
+        return means.std(0) / math.sqrt(count) if count > 1 else torch.full_like(means[0], math.nan)
+
+    def pairs(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return Σ_j left_jᵀ ∂A right_j."""
+        by_kernel = self.A.kernel_gradient(left, right).cpu()
+        return torch.cat([by_kernel, self._by_noise((left * right).sum())])
+
+    def _by_noise(self, trace: Tensor | float) -> Tensor:
+        return torch.tensor([self.noise * float(trace)], dtype=torch.float64)
+
+
+def with_value(
+    estimate: Estimate,
+    problem: Regression,
+    gp: GaussianProcess,
+    a: Tensor,
+    beta: Tensor,
+    bound: LowerBound,
+    numerics: Numerics,
+) -> Estimate:
+    r"""Return the estimate with its value, :math:`-\tfrac12 b^\top A^{-1} b - \tfrac c2 \log|A| - \tfrac{nc}2 \log 2\pi`.
+
+    With b = Y − Hβ and r = b − Aa in float64, bᵀA⁻¹b lies between bᵀa + aᵀr and that plus rᵀP⁻¹r.
+    """
+    (n, c), A = problem.Y.shape, problem.system(gp)
+    b = problem.Y - problem.H @ beta
+    r = b - A @ a
+    least = float((b * a + a * r).sum())
+    width = float(bound.energy(r).sum())
+    generator = child(seeded(numerics.seed), "log determinant")
+    found: LogDeterminant = log_determinant(
+        A, max(numerics.probes, 2), generator, preconditioner=bound.P, spectrum_floor=1.0
+    )
+    constant = n * c * math.log(2 * math.pi)
+    return replace(
+        estimate,
+        value=-0.5 * (least + width / 2 + c * found.value + constant),
+        value_error=0.5 * c * found.standard_error,
+        lower=-0.5 * (least + width + c * found.upper + constant),
+        upper=-0.5 * (least + c * found.lower + constant),
+        status=estimate.status if found.status is Status.CONVERGED else found.status,
+    )

@@ -1,0 +1,242 @@
+"""Learning the hyperparameters: from a subset by Cholesky to all data by conjugate gradients."""
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Generator, Tensor
+
+from kernelcg.inference.ascent import Ascent, Curvature, Point, ascend
+from kernelcg.inference.objective import Objective, log_prior
+from kernelcg.inference.estimate import Estimate
+from kernelcg.inference.iterative import Trail
+from kernelcg.inference.model import GaussianProcess, Regression
+from kernelcg.randomness import child
+from kernelcg.solvers import Status
+
+OPTIMIZERS = ("lbfgs", "adagrad", "adam")
+
+logger = logging.getLogger("kernelcg")
+
+GROWTH = 4
+SMALLEST_STAGE = 400
+"""Rows below which a subset says too little."""
+
+WIDEST = 5 * math.log(10)
+"""A hyperparameter without bounds stays within five orders of magnitude of its start."""
+
+EXACT_GAIN = 1e-4
+"""Gain in nats that is still worth a step of the exact method on all data."""
+
+STAGE_GAIN = 0.05
+"""The same on a subset: its optimum is not that of all data, but steps are cheaper here than later."""
+
+NOISE_GAIN = 0.25
+"""Part of the loss p / 2N that N probes cost anyway, below which a gain is inside the noise."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One accepted step."""
+
+    rows: int
+    method: str
+    value: float
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """The hyperparameters found, the way there, and whether the search ended by itself."""
+
+    gp: GaussianProcess
+    estimate: Estimate | None
+    steps: tuple[Step, ...]
+    evaluations: int
+    converged: bool
+    reason: str
+    seconds: float
+    failures: int = 0
+    """Evaluations whose linear solves did not converge."""
+
+
+def learn(
+    objective: Objective,
+    gp: GaussianProcess,
+    *,
+    optimizer: str | None = "lbfgs",
+    max_steps: int = 100,
+    step_size: float | None = None,
+    restarts: int = 0,
+    generator: Generator,
+    callback: Callable[[Step], None] | None = None,
+) -> Learned:
+    """Return the hyperparameters that maximise the criterion plus their log prior, from those of ``gp``.
+
+    Parameters
+    ----------
+    optimizer : "lbfgs": the criterion with the same probes everywhere, a smooth function, maximised on a growing
+        part of the data. "adagrad": the paper's stochastic gradient ascent, fresh probes at every step, all data.
+        "adam": the same with momentum. None: nothing is learned
+    step_size : of adagrad (1) and adam (0.1)
+    restarts : further random starts, on the smallest part of the data
+    """
+    if optimizer is not None and optimizer not in OPTIMIZERS:
+        raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)} or None, not {optimizer!r}")
+    began = time.perf_counter()
+    lower, upper = _bounds(gp)
+    if optimizer is None or bool((lower == upper).all()):
+        return Learned(gp, None, (), 0, True, "nothing to learn", 0.0)
+    search = _Search(objective, gp, lower, upper, began, callback)
+    if optimizer == "lbfgs":
+        return search.grown(max_steps, restarts, generator)
+    return search.stochastic(optimizer, max_steps, step_size, generator)
+
+
+def _bounds(gp: GaussianProcess) -> tuple[Tensor, Tensor]:
+    """Return lower and upper bounds of the log hyperparameters; equal where they are fixed."""
+    theta, lower, upper = gp.log_parameters().detach(), [], []
+    for value, restriction in zip(theta.tolist(), gp.restrictions(), strict=True):
+        if restriction.fixed:
+            low = high = value
+        else:
+            low = math.log(restriction.lower) if restriction.lower > 0 else value - WIDEST
+            high = math.log(restriction.upper) if math.isfinite(restriction.upper) else value + WIDEST
+        lower.append(low)
+        upper.append(high)
+    return torch.tensor(lower, dtype=torch.float64), torch.tensor(upper, dtype=torch.float64)
+
+
+@dataclass(eq=False)
+class _Search:
+    """One run of learning, with its diary."""
+
+    objective: Objective
+    gp: GaussianProcess
+    lower: Tensor
+    upper: Tensor
+    began: float
+    callback: Callable[[Step], None] | None
+    steps: list[Step] = field(default_factory=list)
+    evaluations: int = 0
+    failures: int = 0
+
+    def grown(self, max_steps: int, restarts: int, generator: Generator) -> Learned:
+        """Climb on a growing part of the data; curvature is carried over."""
+        order = torch.randperm(len(self.objective.problem), generator=child(generator, "subset"))
+        sizes = [len(order)]
+        while sizes[-1] // GROWTH >= SMALLEST_STAGE:
+            sizes.append(sizes[-1] // GROWTH)
+        starts = [self._clamped(self.gp.log_parameters().detach()), *self._random_starts(restarts, generator)]
+        ascent: Ascent[Trail] | None = None
+        for size in reversed(sizes):
+            objective = self.objective if size == len(order) else self.objective.on(order[:size])
+            curvature = Curvature()
+            if ascent is not None:
+                starts = [ascent.point.theta]
+                curvature = ascent.curvature.scaled(size / previous_size)
+            ascent = self._climb(objective, starts, curvature, max_steps, last=size == len(order))
+            previous_size = size
+        if ascent is None:
+            raise ValueError("there are no data to learn from")
+        return self._learned(ascent.point.theta, ascent.converged, ascent.reason)
+
+    def _climb(
+        self, objective: Objective, starts: list[Tensor], curvature: Curvature, max_steps: int, last: bool
+    ) -> Ascent[Trail]:
+        """Return the best of the ascents from these starts."""
+        free = int((self.lower < self.upper).sum())
+        tolerance = EXACT_GAIN if objective.is_direct else NOISE_GAIN * free / (2 * objective.numerics.probes)
+        rows, method = len(objective.problem), "direct" if objective.is_direct else "iterative"
+
+        def note(point: Point[Trail]) -> None:
+            self._note(Step(rows, method, point.value, time.perf_counter() - self.began))
+
+        def evaluate(theta: Tensor, trail: Trail | None) -> Point[Trail]:
+            return self._evaluated(objective, theta, trail)
+
+        ascents = []
+        for start in starts:
+            first = evaluate(start, None)
+            if not first.usable:
+                logger.debug("the criterion is not finite at a start; it is skipped")
+                continue
+            ascents.append(
+                ascend(
+                    evaluate,
+                    first,
+                    lower=self.lower,
+                    upper=self.upper,
+                    tolerance=tolerance if last else max(STAGE_GAIN, tolerance),
+                    max_steps=max_steps,
+                    curvature=curvature,
+                    callback=note,
+                )
+            )
+        if not ascents:
+            unusable = evaluate(starts[0], None)
+            return Ascent(unusable, curvature, math.nan, "A is not positive definite at the start", 1, False)
+        return max(ascents, key=lambda ascent: ascent.point.value) if len(ascents) > 1 else ascents[0]
+
+    def stochastic(
+        self, optimizer: str, max_steps: int, step_size: float | None, generator: Generator
+    ) -> Learned:
+        """Follow unbiased gradients with fresh probes for a given number of steps."""
+        theta = self._clamped(self.gp.log_parameters().detach()).clone()
+        if optimizer == "adagrad":
+            rule: torch.optim.Optimizer = torch.optim.Adagrad([theta], lr=step_size or 1.0, eps=1e-6, maximize=True)
+        else:
+            rule = torch.optim.Adam([theta], lr=step_size or 0.1, maximize=True)
+        method, trail = "direct" if self.objective.is_direct else "iterative", None
+        for number in range(max_steps):
+            seed = child(generator, f"step {number}").initial_seed()
+            objective = replace(self.objective, numerics=replace(self.objective.numerics, seed=seed))
+            point = self._evaluated(objective, theta.clone(), trail)
+            if not point.usable:
+                return self._learned(theta, False, f"A could not be solved with at step {number}")
+            theta.grad, trail = point.gradient, _without_probes(point.state, objective)
+            rule.step()
+            theta.copy_(self._clamped(theta))
+            self._note(Step(len(objective.problem), method, point.value, time.perf_counter() - self.began))
+        return self._learned(theta, True, f"{max_steps} steps of {optimizer}, as asked")
+
+    def _evaluated(self, objective: Objective, theta: Tensor, trail: Trail | None) -> Point[Trail]:
+        gp = self.gp.with_log_parameters(theta)
+        estimate, trail = objective(gp, trail, value=False)
+        prior, slope = log_prior(gp)
+        self.evaluations += 1
+        self.failures += estimate.status is not Status.CONVERGED
+        gradient = torch.where(self.lower < self.upper, estimate.gradient + slope, 0.0)
+        value = estimate.value + prior if objective.is_direct or math.isinf(estimate.value) else math.nan
+        return Point(theta, value, 0.0, gradient, trail)
+
+    def _random_starts(self, count: int, generator: Generator) -> list[Tensor]:
+        theta, source = self.gp.log_parameters().detach(), child(generator, "restarts")
+        return [self._clamped(theta + torch.randn(len(theta), generator=source, dtype=theta.dtype)) for _ in range(count)]
+
+    def _clamped(self, theta: Tensor) -> Tensor:
+        return theta.clamp(self.lower, self.upper)
+
+    def _note(self, step: Step) -> None:
+        self.steps.append(step)
+        value = "" if math.isnan(step.value) else f", criterion {step.value:.6g}"
+        logger.info("step %d: %d rows, %s%s, %.1f s", len(self.steps), step.rows, step.method, value, step.seconds)
+        if self.callback:
+            self.callback(step)
+
+    def _learned(self, theta: Tensor, converged: bool, reason: str) -> Learned:
+        gp = self.gp.with_log_parameters(theta.clone())
+        seconds = time.perf_counter() - self.began
+        return Learned(gp, None, tuple(self.steps), self.evaluations, converged, reason, seconds, self.failures)
+
+
+def _without_probes(trail: Trail | None, objective: Objective) -> Trail | None:
+    """Return the trail with first guesses for y and the drift only: the next step has other probes."""
+    if trail is None:
+        return None
+    kept = trail.solutions.clone()
+    kept[:, kept.shape[1] - objective.numerics.probes :] = 0.0
+    return replace(trail, solutions=kept)

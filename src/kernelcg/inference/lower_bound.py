@@ -1,0 +1,117 @@
+"""A low-rank P ⪯ A: bounds on errors of solves with A, and a control variate for traces."""
+
+import math
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Generator, Tensor
+
+from kernelcg.inference.bounds import UNIT_ROUNDOFF
+from kernelcg.kernels import Kernel
+from kernelcg.operators import KernelPlusDiagonal
+from kernelcg.preconditioners.base import FACTORS_AT_ONCE
+from kernelcg.preconditioners.partial_cholesky import extended, no_pivots, random_pivots
+from kernelcg.preconditioners.prepared import cholesky_with_jitter
+from kernelcg.preconditioners.shapes import Diagonal, LowRankPlus
+from kernelcg.solvers import CholeskyFactor
+
+LEAST_RANK = 256
+
+RANK_WORK = 4e9
+"""n m² up to which more rank is cheap beside everything else."""
+
+
+@dataclass(frozen=True, eq=False)
+class LowerBound:
+    r"""P = Q + D ⪯ A = K + D with :math:`Q = K_{XU} K_{UU}^{-1} K_{UX} = F F^\top`, U some rows of X; all float64.
+
+    Since A⁻¹ ⪯ P⁻¹, for any x̂ and its residual r = b − Ax̂ the error satisfies ‖x − x̂‖²_A = rᵀA⁻¹r ≤ rᵀP⁻¹r.
+    """
+
+    A: KernelPlusDiagonal
+    pivots: Tensor  # (m,)
+    F: Tensor  # (n, m)
+    L: Tensor  # (m, m), L Lᵀ = K_UU
+    P: LowRankPlus
+
+    @classmethod
+    def of(cls, A: KernelPlusDiagonal, generator: Generator, rank: int | None = None) -> Self:
+        """Return a bound with randomly pivoted rows U: as many as are cheap and fit the memory, at best all."""
+        n, budget = len(A), A.memory_budget() or math.inf
+        rank = rank or max(LEAST_RANK, math.isqrt(int(RANK_WORK / n)))
+        rank = min(rank, n, max(int(budget / (8 * n * FACTORS_AT_ONCE)), 1))
+        choose = random_pivots(generator)
+        factor = extended(
+            no_pivots(A.kernel, A.X), A.kernel, A.X, A.backend, rank=rank, tolerance=1e-10, choose=choose
+        )
+        return cls.at(A, factor.pivots)
+
+    @classmethod
+    def at(cls, A: KernelPlusDiagonal, pivots: Tensor) -> Self:
+        """Return the bound with given rows U, for the present hyperparameters. Costs O(n m²)."""
+        pivots = pivots.to(A.device)
+        L, _ = cholesky_with_jitter(A.kernel_block(pivots), 0.0)  # jitter makes Q smaller: still below K
+        F = torch.linalg.solve_triangular(L.mT, A.kernel_columns(pivots), upper=True, left=False)
+        return cls(A, pivots, F, L, LowRankPlus(Diagonal(A.diagonal), F))
+
+    def energy(self, R: Tensor) -> Tensor:
+        """Return (k,) upper bounds of rᵀA⁻¹r: rᵀP⁻¹r, widened by what rounding may do to F."""
+        return rounding_slack(self.A) * (R * self.P.solve(R)).sum(0).clamp_min(0.0)
+
+    def energy_matrix(self, R: Tensor) -> Tensor:
+        """Return RᵀP⁻¹R, widened likewise."""
+        M = R.T @ self.P.solve(R)
+        return rounding_slack(self.A) * 0.5 * (M + M.T)
+
+    def gradient(self, left: Tensor, right: Tensor) -> Tensor:
+        r"""Return ∂/∂θ Σ_j left_jᵀ Q right_j for the log hyperparameters of the kernel.
+
+        With B = K_XU K_UU⁻¹, :math:`\partial Q = \partial K_{XU} B^\top + B\, \partial K_{UX} - B\, \partial K_{UU} B^\top`.
+        """
+        kernel, X, U = self.A.kernel, self.A.X, self.A.X[self.pivots]
+        l, r = self._onto_pivots(left), self._onto_pivots(right)
+        rectangular = self._gradient(kernel, X, U, torch.cat([left, right], 1), torch.cat([r, l], 1))
+        return rectangular - self._gradient(kernel, U, U, l, r)
+
+    def trace_gradient(self) -> Tensor:
+        """Return ∂/∂θ log|P| = tr(P⁻¹ ∂Q) for the log hyperparameters of the kernel. Costs O(n m²)."""
+        kernel, X, U = self.A.kernel, self.A.X, self.A.X[self.pivots]
+        B = torch.linalg.solve_triangular(self.L, self.F, upper=False, left=False)
+        solved = self.P.solve(B)
+        one = torch.eye(len(U), dtype=torch.float64, device=X.device)
+        return 2 * self._gradient(kernel, X, U, solved, one) - self._gradient(kernel, U, U, B.T @ solved, one)
+
+    def trace_of_inverse(self) -> float:
+        """Return tr P⁻¹."""
+        return float(self.P.inverse_diagonal().sum())
+
+    def _onto_pivots(self, V: Tensor) -> Tensor:
+        """Return BᵀV."""
+        return torch.linalg.solve_triangular(self.L.mT, self.F.T @ V, upper=True)
+
+    def _gradient(self, kernel: Kernel, X: Tensor, Y: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        return self.A.backend.gradient(kernel, X, Y, left, right, precision=torch.float64).cpu()
+
+
+@dataclass(frozen=True, eq=False)
+class Exact:
+    """P = A itself, by its Cholesky factor."""
+
+    A: KernelPlusDiagonal
+    P: CholeskyFactor
+
+    def energy(self, R: Tensor) -> Tensor:
+        """Return (k,) rᵀA⁻¹r, widened by what rounding may do to the factor."""
+        return rounding_slack(self.A) * (R * self.P.solve(R)).sum(0).clamp_min(0.0)
+
+    def energy_matrix(self, R: Tensor) -> Tensor:
+        """Return RᵀA⁻¹R, widened likewise."""
+        M = R.T @ self.P.solve(R)
+        return rounding_slack(self.A) * 0.5 * (M + M.T)
+
+
+def rounding_slack(A: KernelPlusDiagonal) -> float:
+    """Return s ≥ 1 such that A⁻¹ ⪯ s P⁻¹ though P was computed in float64: its error is 8 n u max K, relative to D."""
+    largest = float(A.kernel_diagonal().max())
+    return 1 + 8 * len(A) * UNIT_ROUNDOFF * largest / A.spectrum_floor()

@@ -1,0 +1,82 @@
+"""What is maximised: a criterion on data, by the method that suits their number, plus the priors."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from kernelcg.inference.cross_validation import iterative_cross_validation
+from kernelcg.inference.direct import CRITERIA, direct_estimate
+from kernelcg.inference.estimate import Estimate
+from kernelcg.inference.iterative import Numerics, Trail, iterative_estimate
+from kernelcg.inference.model import GaussianProcess, Regression
+
+METHODS = ("auto", "direct", "iterative")
+
+DIRECT_ROWS = 2500
+"""Rows up to which n³ costs about as much as the n² of some twenty products, and is exact."""
+
+FACTORS = 3
+"""Matrices of n² numbers that the direct method needs in the course of one evaluation."""
+
+
+def chosen_method(problem: Regression, method: str = "auto") -> tuple[str, str]:
+    """Return "direct" or "iterative" and the reason: counted, not timed, so that the same data give the same numbers."""
+    n, budget = len(problem), problem.backend.budget()
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
+    if method != "auto":
+        return method, "as asked"
+    if n > DIRECT_ROWS:
+        return "iterative", f"{n} rows: products with K cost less than factorising it"
+    if FACTORS * 8 * n * n > budget:
+        return "iterative", f"a factor of {8 * n * n / 1e6:.3g} MB, three times over, does not fit {budget / 1e6:.3g} MB"
+    return "direct", f"{n} rows: factorising K costs no more than iterating, and is exact"
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """A learning criterion on data, "marginal_likelihood", "loo" or "gcv", as a function of the hyperparameters."""
+
+    problem: Regression
+    criterion: str = "marginal_likelihood"
+    method: str = "auto"
+    numerics: Numerics = Numerics()
+
+    def __post_init__(self) -> None:
+        if self.criterion not in CRITERIA:
+            raise ValueError(f"the criterion must be one of {', '.join(CRITERIA)}, not {self.criterion!r}")
+        if self.criterion != "marginal_likelihood" and self.problem.mean != "zero":
+            raise ValueError(f"{self.criterion} is for kernel ridge regression: it takes mean='zero'")
+        chosen_method(self.problem, self.method)
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether it is exact, by Cholesky factorisation."""
+        return chosen_method(self.problem, self.method)[0] == "direct"
+
+    def on(self, rows: Tensor) -> Self:
+        """Return the objective on some of the rows, by the method that suits so few."""
+        return replace(self, problem=self.problem.subset(rows), method="auto")
+
+    def __call__(
+        self, gp: GaussianProcess, trail: Trail | None = None, *, value: bool = True, errors: bool = False
+    ) -> tuple[Estimate, Trail | None]:
+        """Return value and gradient, and what helps the next evaluation; the exact method gives all it can anyway."""
+        if self.is_direct:
+            return direct_estimate(self.problem, gp, self.criterion), None
+        if self.criterion != "marginal_likelihood":
+            return iterative_cross_validation(self.problem, gp, self.criterion, self.numerics, trail)
+        return iterative_estimate(self.problem, gp, self.numerics, trail, value=value, errors=errors)
+
+
+def log_prior(gp: GaussianProcess) -> tuple[float, Tensor]:
+    """Return Σ log N(log θ; log median, spread²), up to a constant, and its gradient in log θ."""
+    theta, restrictions = gp.log_parameters().detach(), gp.restrictions()
+    known = torch.tensor([one.median is not None for one in restrictions])
+    medians = torch.tensor([math.log(one.median or 1.0) for one in restrictions], dtype=torch.float64)
+    spreads = torch.tensor([one.spread for one in restrictions], dtype=torch.float64)
+    scores = torch.where(known, (theta - medians) / spreads, 0.0)
+    return -0.5 * float(scores.square().sum()), -scores / spreads

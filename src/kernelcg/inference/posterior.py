@@ -1,0 +1,287 @@
+"""The process given the data: mean, variance and covariance at new points, with error bounds."""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from scipy.linalg import LinAlgError
+from torch import Generator, Tensor
+
+from kernelcg import planning
+from kernelcg.arguments import matrix
+from kernelcg.backends.base import require_memory
+from kernelcg.errors import SolveFailed
+from kernelcg.inference.bounds import Certified, EnergyBound, Rounding, certified
+from kernelcg.inference.estimate import generalised_least_squares
+from kernelcg.inference.lower_bound import Exact, LowerBound
+from kernelcg.inference.model import GaussianProcess, Regression
+from kernelcg.operators import Invertible, KernelPlusDiagonal
+from kernelcg.planning import Kept
+from kernelcg.preconditioners import Preconditioner
+from kernelcg.randomness import child
+from kernelcg.solvers import CholeskyFactor, SolveReport, Status, Stopping, solve
+
+COLUMNS_AT_ONCE = 128
+
+BLOCKS_AT_ONCE = 16
+"""Blocks of n numbers a column that a solve, its check and its bound hold at once."""
+
+TIGHTENINGS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What is known about the latent process at new points, drift included; everything in the units of Y.
+
+    Attributes
+    ----------
+    mean : (t, c)
+    mean_bound : (t, c) upper bound of its numerical error, or None
+    variance : (t,) of the latent value, never negative, or None
+    variance_lower, variance_upper : (t,) a bracket of the exact variance
+    status : of the linear solves
+    """
+
+    mean: Tensor
+    mean_bound: Tensor | None = None
+    variance: Tensor | None = None
+    variance_lower: Tensor | None = None
+    variance_upper: Tensor | None = None
+    status: Status = Status.CONVERGED
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """A conditioned process: the weights a = A⁻¹(Y − Hβ), the drift's coefficients, and what solves further systems."""
+
+    gp: GaussianProcess
+    problem: Regression
+    beta: Tensor  # (b, c)
+    weights: Certified  # of A a = Y − Hβ
+    drift_weights: Certified  # of A G = H
+    report: SolveReport
+    bound: EnergyBound
+    rounding: Rounding
+    P: Invertible | None
+    kept: Kept | None
+    stopping: Stopping
+    variance_tolerance: float
+
+    @property
+    def A(self) -> KernelPlusDiagonal:
+        """Return the matrix of the system, with products in the precision chosen for it."""
+        return self.problem.fast_system(self.gp)
+
+    # prediction
+
+    def mean(self, X: Tensor) -> Tensor:
+        """Return h(x)ᵀβ + k(x, X) a, (t, c): one product."""
+        X = self._inputs(X)
+        A = self.problem.system(self.gp)
+        return A.backend.matmul(A.kernel, X, A.X, self.weights.X) + self.problem.drift(X) @ self.beta
+
+    def predict(self, X: Tensor, *, variance: bool = False, bound: bool = False) -> Prediction:
+        """Return the mean, and if asked for its error bound and the variance with its bracket, in chunks."""
+        X = self._inputs(X)
+        if not variance and not bound:
+            return Prediction(self.mean(X))
+        parts = [self._predicted(some, variance) for some in X.split(self._columns_at_once())]
+        failed = [part.status for part in parts if part.status is not Status.CONVERGED]
+
+        def joined(name: str) -> Tensor | None:
+            values = [getattr(part, name) for part in parts]
+            return None if values[0] is None else torch.cat(values)
+
+        names = ("mean_bound", "variance", "variance_lower", "variance_upper")
+        return Prediction(
+            torch.cat([part.mean for part in parts]),
+            **{name: joined(name) for name in names},
+            status=failed[0] if failed else Status.CONVERGED,
+        )
+
+    def covariance(self, X: Tensor) -> Tensor:
+        """Return the (t, t) covariance of the latent values: K** − K*ᵀA⁻¹K* + R*ᵀS⁻¹R*, if it fits the memory."""
+        X, A = self._inputs(X), self.A
+        t, n = len(X), len(self.problem)
+        needed = 8 * (3 * t * t + t * self._columns_at_once())
+        require_memory(needed, A.backend.budget(), f"the covariance of {t} points (use return_std for the diagonal)")
+        result = A.backend.block(A.kernel, X, X, precision=torch.float64)
+        cross = A.backend.block(A.kernel, A.X, X, precision=torch.float64) if 8 * n * t < needed else None
+        drift = torch.empty(t, self.beta.shape[0], dtype=torch.float64, device=X.device)
+        for some in self._chunks(t):
+            K = A.backend.block(A.kernel, A.X, X[some], precision=torch.float64)
+            V = self._solved(K, self.stopping).raise_if_failed().solution
+            explained = (
+                cross.T @ V if cross is not None else A.backend.matmul(A.kernel, X, A.X, V, precision=torch.float64)
+            )
+            result[:, some] -= explained
+            drift[some] = self.problem.drift(X[some]) - K.T @ self.drift_weights.X - V.T @ self.drift_weights.R
+        result = 0.5 * (result + result.T)
+        return result + drift @ torch.linalg.solve(self._S(), drift.T) if drift.shape[1] else result
+
+    # one chunk
+
+    def _predicted(self, X: Tensor, variance: bool) -> Prediction:
+        A = self.A
+        K = A.backend.block(A.kernel, A.X, X, precision=torch.float64)  # (n, t)
+        prior = A.kernel.diagonal(X).detach()
+        h = self.problem.drift(X)
+        mean = K.T @ self.weights.X + h @ self.beta
+        evaluation = self.rounding.of_mean(prior.clamp_min(0).sqrt(), self.weights.X)
+        if not variance:
+            explained = torch.minimum(prior, self.bound.energy(K)).clamp_min(0).sqrt()  # ≥ (kᵀA⁻¹k)^½
+            leverage = explained + self._drift_leverage(h - K.T @ self.drift_weights.X, prior.clamp_min(0).sqrt())[1]
+            return Prediction(mean, leverage[:, None] * self.weights.error + evaluation)
+        V, status = self._tightened(K, prior)
+        least = (K * V.X + V.X * V.R).sum(0)  # 2 kᵀv − vᵀAv ≤ kᵀA⁻¹k ≤ the same + error²
+        rounded = self.rounding.of_products(prior.clamp_min(0).sqrt(), V.X) + self.rounding.gamma * prior
+        low = (prior - least - V.error.square() - rounded).clamp_min(0.0)
+        high = (prior - least + rounded).clamp_min(0.0)
+        h_left = h - K.T @ self.drift_weights.X - V.X.T @ self.drift_weights.R
+        drift_low, drift_high = self._drift_leverage(h_left, V.error)
+        explained = torch.minimum(prior, least + V.error.square()).clamp_min(0).sqrt()
+        by_solution = (V.X.T @ self.weights.R).abs() + V.error[:, None] * self.weights.error
+        by_norm = explained[:, None] * self.weights.error
+        error = torch.minimum(by_solution + explained[:, None] * self.weights.floor, by_norm)
+        error = error + drift_high[:, None] * self.weights.error + evaluation
+        high = high + drift_high.square()
+        estimate = (prior - least).clamp_min(0.0) + drift_high.square()
+        return Prediction(mean, error, estimate, low + drift_low.square(), high, status)
+
+    def _drift_leverage(self, R: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a bracket of (R*ᵀS⁻¹R*)^½, R* = h − HᵀA⁻¹k known up to G's error times ``error``, S = HᵀA⁻¹H."""
+        if R.shape[1] == 0:
+            return R.new_zeros(len(R)), R.new_zeros(len(R))
+        S = self._S()
+        wider = S + self.bound.energy_matrix(self.drift_weights.R) + torch.diag(self.drift_weights.floor.square())
+        off = error * self.drift_weights.error.norm() * torch.linalg.eigvalsh(S)[0].clamp_min(1e-300).rsqrt()
+        high = (R * torch.linalg.solve(S, R.T).T).sum(1).clamp_min(0).sqrt() + off
+        low = ((R * torch.linalg.solve(wider, R.T).T).sum(1).clamp_min(0).sqrt() - off).clamp_min(0)
+        return low, high
+
+    def _S(self) -> Tensor:
+        """Return the lower bound HᵀG + GᵀR of S = HᵀA⁻¹H, R = H − AG."""
+        G, R = self.drift_weights.X, self.drift_weights.R
+        S = self.problem.H.T @ G + G.T @ R
+        return 0.5 * (S + S.T)
+
+    def _tightened(self, K: Tensor, prior: Tensor) -> tuple[Certified, Status]:
+        """Solve A V = K until the variance is known to the relative tolerance, noise included, or no better.
+
+        Since ρᵀA⁻¹ρ ≤ ‖ρ‖²/λ, λ the smallest noise, residuals of λ √tolerance are small enough.
+        """
+        A, noise, start = self.problem.system(self.gp), self.gp.noise.variance.item(), None
+        stopping = replace(self.stopping, rtol=0.0, atol=A.spectrum_floor() * math.sqrt(self.variance_tolerance))
+        for _ in range(TIGHTENINGS):
+            report = self._solved(K, stopping, start)
+            V = certified(A, K, report.solution, self.bound, self.rounding)
+            least = (K * V.X + V.X * V.R).sum(0)
+            known = (prior - least - V.error.square()).clamp_min(0.0) + noise
+            excess = float((V.error.square() / known).max()) / self.variance_tolerance
+            if excess <= 1:
+                return V, Status.CONVERGED
+            if report.status is not Status.CONVERGED or float(V.floor.max()) > 0.5 * float(V.error.max()):
+                break
+            start, stopping = report.solution, replace(stopping, atol=0.5 * stopping.atol / math.sqrt(excess))
+        return V, report.status if report.status is not Status.CONVERGED else Status.PRECISION_EXHAUSTED
+
+    def _solved(self, B: Tensor, stopping: Stopping, start: Tensor | None = None) -> SolveReport:
+        if self.P is None:
+            return planning.solve(self.A, B, start=start, stopping=stopping)
+        first = self.P.solve(B) if start is None else start
+        report = solve(self.A, B, preconditioner=self.P, start=first, stopping=stopping)
+        if report.status is Status.CONVERGED:
+            return report
+        return planning.solve(self.A, B, start=report.solution, stopping=stopping)
+
+    def _columns_at_once(self) -> int:
+        budget = self.problem.backend.budget()
+        each = 8 * len(self.problem) * BLOCKS_AT_ONCE
+        require_memory(each, budget, f"solving for one more column of {len(self.problem)} numbers")
+        return int(min(budget // each, COLUMNS_AT_ONCE))
+
+    def _chunks(self, count: int) -> Iterator[slice]:
+        size = self._columns_at_once()
+        return (slice(start, min(start + size, count)) for start in range(0, count, size))
+
+    def _inputs(self, X: Tensor) -> Tensor:
+        X = matrix(X, "X").detach().double().to(self.problem.X.device)
+        if X.shape[1] != self.problem.X.shape[1]:
+            raise ValueError(f"X has {X.shape[1]} features but the model was fitted to {self.problem.X.shape[1]}")
+        return X
+
+
+def condition(
+    problem: Regression,
+    gp: GaussianProcess,
+    *,
+    method: str = "iterative",
+    stopping: Stopping = Stopping(),
+    preconditioner: str | Preconditioner | None = "auto",
+    variance_tolerance: float = 1e-2,
+    start: Tensor | None = None,
+    generator: Generator,
+) -> Posterior:
+    """Condition the process on the data, by Cholesky factorisation ("direct") or preconditioned CG ("iterative").
+
+    Parameters
+    ----------
+    stopping : tolerance of the weights a and of covariances
+    variance_tolerance : certified relative error of predictive variances, noise included
+    start : (n, c + b) first guess for A⁻¹[Y, H]
+    """
+    exact, B = problem.system(gp), torch.cat([problem.Y, problem.H], dim=1)
+    P: Invertible | None
+    kept, bound = None, None
+    if method == "direct":
+        report, P, bound = _directly(exact, B, stopping)
+    elif preconditioner == "auto":
+        A = problem.fast_system(gp)
+        report, kept = planning.solve_automatically(A, B, start, stopping, None, child(generator, "P"))
+        P = None if kept.prepared is None else kept.prepared.factor(A.scale, A.diagonal)
+    else:
+        A = problem.fast_system(gp)
+        P = _built(A, preconditioner, child(generator, "P"))
+        report = solve(A, B, preconditioner=P, start=start, stopping=stopping)
+    if not bool(report.solution.isfinite().all()):
+        raise SolveFailed(f"conditioning on {len(problem)} observations failed: {report}")
+    bound = bound or LowerBound.of(exact, child(generator, "bound"))
+    rounding = Rounding.of(exact)
+    c = problem.Y.shape[1]
+    beta, a = generalised_least_squares(problem.H, report.solution[:, :c], report.solution[:, c:])
+    both = certified(
+        exact,
+        torch.cat([problem.Y - problem.H @ beta, problem.H], dim=1),
+        torch.cat([a, report.solution[:, c:]], dim=1),
+        bound,
+        rounding,
+    )
+    parts = [Certified(both.X[:, s], both.R[:, s], both.error[s], both.floor[s]) for s in (slice(c), slice(c, None))]
+    return Posterior(
+        gp, problem, beta, parts[0], parts[1], report, bound, rounding, P, kept, stopping, variance_tolerance
+    )
+
+
+def _directly(
+    A: KernelPlusDiagonal, B: Tensor, stopping: Stopping
+) -> tuple[SolveReport, Invertible | None, EnergyBound | None]:
+    """Factorise A, or if rounding makes that impossible leave it to the iterative ladder, which says so."""
+    began = time.perf_counter()
+    try:
+        factor = CholeskyFactor(A.dense())
+    except LinAlgError:
+        return planning.solve(A, B, stopping=stopping), None, None
+    report = solve(A, B, preconditioner=factor, start=factor.solve(B), stopping=stopping)
+    report = replace(report, method="direct", seconds=time.perf_counter() - began)
+    return report, factor, Exact(A, factor)
+
+
+def _built(A: KernelPlusDiagonal, choice: str | Preconditioner | None, generator: Generator) -> Invertible | None:
+    if choice is None:
+        return None
+    from kernelcg.preconditioners import recipe
+
+    chosen = recipe(choice) if isinstance(choice, str) else choice
+    return chosen.prepare(A.kernel, A.X, A.backend, generator).factor(A.scale, A.diagonal)
