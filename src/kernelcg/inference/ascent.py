@@ -19,7 +19,7 @@ FIRST_STEP = 0.3
 SUFFICIENT = 1e-4
 """Share of the gain promised by the slope that a step must bring."""
 
-OVERSHOT = -0.5
+OVERSHOT = -0.8
 """A step is too long if the slope at its end is below this multiple of the slope at its beginning."""
 
 TRIES = 10
@@ -101,65 +101,56 @@ def ascend(
     """Maximise f within bounds until a step promises a gain below ``tolerance``.
 
     Where f has a value, a step must bring a share of the gain that the slope promised, up to two standard errors.
-    Where only gradients are known, the slope must not have turned by the end of the step.
+    Where only gradients are known, the slope must not have turned by the end of the step. A step that fails still
+    teaches the curvature along it: the next one starts from the same point, at most half as long.
 
     References
     ----------
     Nocedal & Wright (2006), Numerical Optimization, algorithms 7.4 and 3.5 and section 16.7 (projection).
     """
-    point, evaluations = start, 1
+    point, evaluations, longest = start, 1, LONGEST_STEP
     for steps in range(max_steps + 1):
-        free = ~(((point.theta <= lower) & (point.gradient < 0)) | ((point.theta >= upper) & (point.gradient > 0)))
-        direction = curvature.direction(point.gradient, free)
-        slope = 0.0 if direction is None else float(point.gradient @ direction)
-        if direction is None or slope <= 0:
-            steepest = point.gradient * free
-            direction = steepest * (FIRST_STEP / max(float(steepest.abs().max()), 1e-300))
-            slope = float(point.gradient @ direction)
-        promised = 0.5 * slope
-        if promised <= tolerance:
-            reason = f"the next step promises {promised:.2g} nats"
-            return Ascent(point, curvature, promised, reason, evaluations, True)
-        if steps == max_steps:
-            break
-        length = min(1.0, LONGEST_STEP / float(direction.abs().max()))
-        found, tried = _step(evaluate, point, length * direction, lower, upper)
-        evaluations += tried
-        if found is None:
+        for _ in range(TRIES):
+            direction = _direction(point, curvature, lower, upper)
+            promised = 0.5 * float(point.gradient @ direction)
+            if promised <= tolerance:
+                reason = f"the next step promises {promised:.2g} nats"
+                return Ascent(point, curvature, promised, reason, evaluations, True)
+            if steps == max_steps:
+                return Ascent(point, curvature, promised, "the limit on steps came first", evaluations, False)
+            length = min(1.0, longest / float(direction.abs().max()))
+            new = evaluate((point.theta + length * direction).clamp(lower, upper), point.state)
+            evaluations += 1
+            if new.usable:
+                curvature = curvature.after(new.theta - point.theta, point.gradient - new.gradient)
+            if new.usable and _is_gain(point, new):
+                longest = LONGEST_STEP
+                break
+            longest = (0.5 if new.usable else 0.25) * float((new.theta - point.theta).abs().max())
+        else:
             reason = f"no step along the gradient brings a gain, though {promised:.2g} nats were promised"
             return Ascent(point, curvature, promised, reason, evaluations, False)
-        curvature = curvature.after(found.theta - point.theta, point.gradient - found.gradient)
-        point = found
+        point = new
         if callback:
             callback(point)
-    return Ascent(point, curvature, promised, "the limit on steps came first", evaluations, False)
+    raise AssertionError("unreachable")
 
 
-def _step(
-    evaluate: Callable[[Tensor, State | None], Point[State]],
-    point: Point[State],
-    direction: Tensor,
-    lower: Tensor,
-    upper: Tensor,
-) -> tuple[Point[State] | None, int]:
-    """Return the first acceptable point along the direction, shortened as needed, and how many were tried."""
-    length = 1.0
-    for tried in range(1, TRIES + 1):
-        theta = (point.theta + length * direction).clamp(lower, upper)
-        step = theta - point.theta
-        slope = float(point.gradient @ step)
-        new = evaluate(theta, point.state)
-        if not new.usable:
-            length *= 0.25
-            continue
-        end_slope = float(new.gradient @ step)
-        if math.isnan(new.value) or math.isnan(point.value):
-            good = end_slope >= OVERSHOT * slope
-        else:
-            slack = 2 * max(new.error, point.error) + 1e-12 * abs(point.value)
-            good = new.value >= point.value + SUFFICIENT * slope - slack
-        if good:
-            return new, tried
-        secant = slope / (slope - end_slope) if end_slope < slope else 0.5
-        length *= min(max(secant, 0.1), 0.6)
-    return None, TRIES
+def _direction(point: Point[State], curvature: Curvature, lower: Tensor, upper: Tensor) -> Tensor:
+    """Return where to go: a quasi-Newton step on what is free to move, or a short one up the gradient."""
+    g = point.gradient
+    free = ~(((point.theta <= lower) & (g < 0)) | ((point.theta >= upper) & (g > 0)))
+    direction = curvature.direction(g, free)
+    if direction is not None and float(g @ direction) > 0:
+        return direction
+    return g * free * (FIRST_STEP / max(float((g * free).abs().max()), 1e-300))
+
+
+def _is_gain(point: Point[State], new: Point[State]) -> bool:
+    """Say whether the step was a gain, by the values or else by the slopes at its two ends."""
+    step = new.theta - point.theta
+    slope, end_slope = float(point.gradient @ step), float(new.gradient @ step)
+    if math.isnan(new.value) or math.isnan(point.value):
+        return end_slope >= OVERSHOT * slope
+    slack = 2 * max(new.error, point.error) + 1e-12 * abs(point.value)
+    return new.value >= point.value + SUFFICIENT * slope - slack

@@ -21,8 +21,8 @@ OPTIMIZERS = ("lbfgs", "adagrad", "adam")
 
 logger = logging.getLogger("kernelcg")
 
-GROWTH = 4
-SMALLEST_STAGE = 400
+GROWTH, LAST_GROWTH = 4, 2
+SMALLEST_STAGE = 200
 """Rows below which a subset says too little."""
 
 WIDEST = 5 * math.log(10)
@@ -127,9 +127,10 @@ class _Search:
     def grown(self, max_steps: int, restarts: int, generator: Generator) -> Learned:
         """Climb on a growing part of the data; curvature is carried over."""
         order = torch.randperm(len(self.objective.problem), generator=child(generator, "subset"))
-        sizes = [len(order)]
-        while sizes[-1] // GROWTH >= SMALLEST_STAGE:
-            sizes.append(sizes[-1] // GROWTH)
+        sizes, size = [len(order)], len(order) // LAST_GROWTH
+        while size >= SMALLEST_STAGE:
+            sizes.append(size)
+            size //= GROWTH
         starts = [self._clamped(self.gp.log_parameters().detach()), *self._random_starts(restarts, generator)]
         ascent: Ascent[Trail] | None = None
         for size in reversed(sizes):
