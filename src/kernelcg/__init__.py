@@ -1,1 +1,20 @@
 """Exact Gaussian processes and kernel machines by preconditioned conjugate gradients."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kernelcg.estimators import GPRegressor, KernelRidge, load
+
+__all__ = ["GPRegressor", "KernelRidge", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the estimators when they are first asked for: the core needs neither scikit-learn nor safetensors."""
+    if name in __all__:
+        return getattr(import_module("kernelcg.estimators"), name)
+    raise AttributeError(f"module 'kernelcg' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,1 +1,5 @@
-"""Estimators: Gaussian processes behind fit and predict."""
+"""Estimators with scikit-learn's interface."""
+
+from kernelcg.estimators.regressor import Bounds, GPRegressor
+
+__all__ = ["Bounds", "GPRegressor"]

@@ -19,7 +19,7 @@ from kernelcg.inference.lower_bound import Exact, LowerBound
 from kernelcg.inference.model import GaussianProcess, Regression
 from kernelcg.operators import Invertible, KernelPlusDiagonal
 from kernelcg.planning import Kept
-from kernelcg.preconditioners import Preconditioner
+from kernelcg.preconditioners import Preconditioner, Prepared, recipe
 from kernelcg.randomness import child
 from kernelcg.solvers import CholeskyFactor, SolveReport, Status, Stopping, solve
 
@@ -62,7 +62,7 @@ class Posterior:
     weights: Certified  # of A a = Y − Hβ
     drift_weights: Certified  # of A G = H
     report: SolveReport
-    bound: EnergyBound
+    bound: EnergyBound | None
     rounding: Rounding
     P: Invertible | None
     kept: Kept | None
@@ -73,6 +73,29 @@ class Posterior:
     def A(self) -> KernelPlusDiagonal:
         """Return the matrix of the system, with products in the precision chosen for it."""
         return self.problem.fast_system(self.gp)
+
+    # without its factors
+
+    @property
+    def is_lean(self) -> bool:
+        """Whether it holds nothing but O(n d) numbers: the mean is at hand, everything else needs `restored`."""
+        return self.bound is None
+
+    def lean(self) -> "Posterior":
+        """Return it without factors and preconditioners, to be stored."""
+        return replace(self, bound=None, P=None, kept=None)
+
+    def restored(self, method: str, generator: Generator) -> "Posterior":
+        """Return it with a bound and, in the direct method, the factor; a preconditioner is chosen when needed."""
+        A = self.problem.system(self.gp)
+        if method == "direct":
+            try:
+                factor = CholeskyFactor(A.dense())
+            except LinAlgError:
+                pass
+            else:
+                return replace(self, bound=Exact(A, factor), P=factor)
+        return replace(self, bound=LowerBound.of(A, child(generator, "bound")))
 
     # prediction
 
@@ -222,6 +245,7 @@ def condition(
     preconditioner: str | Preconditioner | None = "auto",
     variance_tolerance: float = 1e-2,
     start: Tensor | None = None,
+    prepared: Prepared | None = None,
     generator: Generator,
 ) -> Posterior:
     """Condition the process on the data, by Cholesky factorisation ("direct") or preconditioned CG ("iterative").
@@ -231,18 +255,22 @@ def condition(
     stopping : tolerance of the weights a and of covariances
     variance_tolerance : certified relative error of predictive variances, noise included
     start : (n, c + b) first guess for A⁻¹[Y, H]
+    prepared : a preconditioner for this kernel and these data to begin with; more is done if it does not suffice
     """
     exact, B = problem.system(gp), torch.cat([problem.Y, problem.H], dim=1)
     P: Invertible | None
-    kept, bound = None, None
+    bound: EnergyBound | None = None
+    kept: Kept | None = None
+    A = problem.fast_system(gp)
     if method == "direct":
         report, P, bound = _directly(exact, B, stopping)
-    elif preconditioner == "auto":
-        A = problem.fast_system(gp)
-        report, kept = planning.solve_automatically(A, B, start, stopping, None, child(generator, "P"))
+    elif prepared is not None or preconditioner == "auto":
+        first = None if prepared is None else Kept(prepared, math.inf)
+        report, kept = planning.solve_reusing(
+            A, B, first, start=start, stopping=stopping, generator=child(generator, "P")
+        )
         P = None if kept.prepared is None else kept.prepared.factor(A.scale, A.diagonal)
     else:
-        A = problem.fast_system(gp)
         P = _built(A, preconditioner, child(generator, "P"))
         report = solve(A, B, preconditioner=P, start=start, stopping=stopping)
     if not bool(report.solution.isfinite().all()):
@@ -281,7 +309,5 @@ def _directly(
 def _built(A: KernelPlusDiagonal, choice: str | Preconditioner | None, generator: Generator) -> Invertible | None:
     if choice is None:
         return None
-    from kernelcg.preconditioners import recipe
-
     chosen = recipe(choice) if isinstance(choice, str) else choice
     return chosen.prepare(A.kernel, A.X, A.backend, generator).factor(A.scale, A.diagonal)

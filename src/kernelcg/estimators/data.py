@@ -1,0 +1,59 @@
+"""What users hand in, checked and turned into arrays."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils import _safe_indexing
+from torch import Tensor
+
+Floats = NDArray[np.float64]
+
+
+def as_tensor(values: Any) -> Tensor:
+    """Return a float64 tensor of its own memory."""
+    return torch.from_numpy(np.array(values, dtype=np.float64, order="C"))
+
+
+def without_missing(X: Any, y: Any, noise_variance: Any, missing: str) -> tuple[Any, Any, Any]:
+    """Return the data without the rows whose y is NaN, if that was asked for."""
+    if missing not in ("error", "drop"):
+        raise ValueError(f"missing must be 'error' or 'drop', not {missing!r}")
+    if missing == "error" or y is None:
+        return X, y, noise_variance
+    values = np.asarray(y)
+    if values.dtype.kind != "f" and values.dtype != object:
+        return X, y, noise_variance
+    absent = np.isnan(values.astype(np.float64))
+    keep = np.flatnonzero(~(absent if absent.ndim == 1 else absent.any(axis=1)))
+    if len(keep) == len(values):
+        return X, y, noise_variance
+    if len(keep) == 0:
+        raise ValueError("every y is missing (NaN): there is nothing to fit")
+    known = noise_variance if noise_variance is None or np.ndim(noise_variance) == 0 else np.asarray(noise_variance)[keep]
+    return _safe_indexing(X, keep), values[keep].astype(np.float64), known
+
+
+def checked_noise_variance(noise_variance: Any, n: int) -> Floats | None:
+    """Return (n,) known variances, or None."""
+    if noise_variance is None:
+        return None
+    values = np.asarray(noise_variance, dtype=np.float64)
+    if values.shape not in ((), (n,)):
+        raise ValueError(f"noise_variance must be one number or {n} of them, not of shape {values.shape}")
+    if not (np.isfinite(values).all() and (values >= 0).all()):
+        raise ValueError("noise_variance must be finite and not negative: it holds variances in the units of y²")
+    return np.broadcast_to(values, (n,)).copy()
+
+
+def scaling(Y: Floats, normalize: bool, *, common: bool) -> tuple[Floats, Floats]:
+    """Return mean and standard deviation of each column; one for all columns if their units must agree."""
+    c = Y.shape[1]
+    if not normalize:
+        return np.zeros(c), np.ones(c)
+    mean, scale = Y.mean(axis=0), Y.std(axis=0)
+    if common:
+        scale = np.full(c, np.sqrt(np.mean(scale**2)))
+    constant = scale <= 1e-14 * np.abs(Y).max(axis=0)  # nothing but rounding
+    return mean, np.where(constant, 1.0, scale)

@@ -1,0 +1,376 @@
+"""Gaussian process regression with scikit-learn's interface."""
+
+import os
+import warnings
+from dataclasses import replace
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from kernelcg.errors import ConvergenceWarning
+from kernelcg.estimators.data import as_tensor, checked_noise_variance, scaling, without_missing
+from kernelcg.estimators.settings import (
+    chosen_backend,
+    chosen_device,
+    chosen_precision,
+    first_process,
+    generator_from,
+    logger,
+    narrated,
+    planned,
+)
+from kernelcg.inference.certificate import certificate
+from kernelcg.inference.iterative import Numerics
+from kernelcg.inference.learning import Learned, learn
+from kernelcg.inference.leave_one_out import LeaveOneOut, leave_one_out
+from kernelcg.inference.model import GaussianProcess, Regression
+from kernelcg.inference.objective import Objective
+from kernelcg.inference.posterior import Posterior, condition
+from kernelcg.inference.sampling import draws
+from kernelcg.inference.updating import updated
+from kernelcg.randomness import child
+from kernelcg.solvers import Status, Stopping
+
+Floats = NDArray[np.float64]
+
+STEPS = {"lbfgs": 100, "adagrad": 50, "adam": 100}
+
+
+class Bounds(NamedTuple):
+    """Certified numerical errors of a prediction, in the units of y."""
+
+    mean: Floats
+    """Upper bound of |mean − exact mean|."""
+    std_lower: Floats | None = None
+    std_upper: Floats | None = None
+    """A bracket of the exact standard deviation, if that was asked for."""
+
+
+class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
+    """Exact Gaussian process regression that scales: preconditioned conjugate gradients instead of a Cholesky factor.
+
+    Parameters
+    ----------
+    kernel : kernelcg or scikit-learn kernel; None means Matérn-3/2 with one lengthscale per feature and a variance.
+        Hyperparameters are restricted on the kernel itself: ``RBF(1.0).bounded(lengthscale=(0.1, 10))``,
+        ``.fixed("variance")``, ``.with_prior(lengthscale=(1.0, 0.5))`` (log-normal: median, spread). A scikit-learn
+        WhiteKernel becomes the noise.
+    noise : variance of the noise from which learning starts, in units of the variance of y if ``normalize_y``; a
+        `kernelcg.inference.Noise` may be fixed, bounded or given a prior. None means 0.1
+    method : "direct" (Cholesky), "iterative" (preconditioned CG) or "auto"
+    preconditioner : "auto", the name of a recipe (see `kernelcg.preconditioners.available`) or a recipe
+    optimizer : "lbfgs", deterministic, on a growing part of the data; "adagrad" (the paper's) or "adam", stochastic
+        gradients; None keeps the hyperparameters
+    max_iter : steps on each part of the data; None means 100, for adagrad 50
+    step_size : of adagrad (1) and adam (0.1)
+    probes : random columns for traces and determinants of the iterative method
+    n_restarts : further random starts, on the smallest part of the data
+    rtol : relative residual to which the weights are solved for; certified
+    mean : "constant", "zero" or "linear" drift, fitted by generalised least squares; its uncertainty is part of the
+        predictive variance (universal kriging)
+    normalize_y : standardise y inside; hyperparameters then refer to standardised y, as in scikit-learn
+    missing : "error" or "drop": what to do with rows whose y is NaN. NaN in X is always an error
+    device : "auto", "cpu", "cuda", ...
+    dtype : precision of products with K in iterative work: "float64", "float32", or "auto", float32 where its rounding
+        stays below the noise. Residuals are recomputed in float64 always
+    memory : bytes, or words such as "4GB", that an operation may take; None means half of what is free
+    n_jobs : threads of the products; None means all
+    random_state : seed; the default gives the same numbers every time
+    verbose : 1 shows the plan and every step of learning
+
+    Attributes
+    ----------
+    kernel_, noise_ : learned kernel and noise variance, in the units of (standardised) y
+    log_marginal_likelihood_value_ : at the learned hyperparameters, of (standardised) y
+    certificate_ : residuals, error bounds and standard errors of the fit; print it
+    learning_, n_iter_ : the steps taken, why they ended, their number
+    report_ : the linear solve behind the weights: what was tried, chosen, and what happened
+    plan_ : method and memory, decided before the work started
+    posterior_ : the conditioned process, for use with torch
+    """
+
+    def __init__(
+        self,
+        kernel: Any = None,
+        *,
+        noise: Any = None,
+        method: str = "auto",
+        preconditioner: Any = "auto",
+        optimizer: str | None = "lbfgs",
+        max_iter: int | None = None,
+        step_size: float | None = None,
+        probes: int = 8,
+        n_restarts: int = 0,
+        rtol: float = 1e-6,
+        mean: str = "constant",
+        normalize_y: bool = True,
+        missing: str = "error",
+        device: str = "auto",
+        dtype: str = "auto",
+        memory: int | str | None = None,
+        n_jobs: int | None = None,
+        random_state: Any = 0,
+        verbose: int = 0,
+    ):
+        self.kernel = kernel
+        self.noise = noise
+        self.method = method
+        self.preconditioner = preconditioner
+        self.optimizer = optimizer
+        self.max_iter = max_iter
+        self.step_size = step_size
+        self.probes = probes
+        self.n_restarts = n_restarts
+        self.rtol = rtol
+        self.mean = mean
+        self.normalize_y = normalize_y
+        self.missing = missing
+        self.device = device
+        self.dtype = dtype
+        self.memory = memory
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    # learning
+
+    def fit(self, X: Any, y: Any, noise_variance: Any = None) -> Self:
+        """Learn the hyperparameters and condition the process on the data.
+
+        Parameters
+        ----------
+        X : (n, d)
+        y : (n,) or (n, c); the columns share kernel and noise and are solved for together
+        noise_variance : (n,) known variances of the observations, in the units of y²; they are added to the learned
+            noise (which may be fixed at a small value)
+        """
+        X, y, noise_variance = without_missing(X, y, noise_variance, self.missing)
+        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        known = checked_noise_variance(noise_variance, len(X))
+        self._y_shape = y.shape[1:]
+        Y = y.reshape(len(y), -1).astype(np.float64)
+        self.y_mean_, self.y_scale_ = scaling(Y, self.normalize_y, common=known is not None)
+        problem = self._problem(X, Y, known)
+        with narrated(self.verbose):
+            self._learn_and_condition(problem, first_process(self.kernel, self.noise, problem.X), self.optimizer)
+        return self
+
+    def update(self, X: Any, y: Any, noise_variance: Any = None, *, learn: bool = False) -> Self:
+        """Condition on more observations, from the old solution and with the old kind of preconditioner.
+
+        Hyperparameters and the standardisation of y stay as they are; ``learn=True`` goes on learning from them.
+        """
+        check_is_fitted(self)
+        X, y, noise_variance = without_missing(X, y, noise_variance, self.missing)
+        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True, reset=False)
+        if y.shape[1:] != self._y_shape:
+            raise ValueError(f"y has shape {y.shape}, but the model was fitted to {self._y_shape or '(one)'} outputs")
+        known = checked_noise_variance(noise_variance, len(X))
+        more = self._problem(X, y.reshape(len(y), -1).astype(np.float64), known)
+        generator = generator_from(self.random_state)
+        with narrated(self.verbose):
+            posterior = updated(
+                self._posterior(), more.X, more.Y, more.noise_variance, method=self.method, generator=generator
+            )
+            if learn:
+                self._learn_and_condition(posterior.problem, posterior.gp, self.optimizer or "lbfgs")
+            else:
+                self._keep(posterior, self.learning_)
+        return self
+
+    def log_marginal_likelihood(self, theta: Any = None, eval_gradient: bool = False) -> Any:
+        """Return the log marginal likelihood of the training data at log hyperparameters (kernel's, then the noise)."""
+        check_is_fitted(self)
+        posterior = self._posterior()
+        if theta is None and not eval_gradient:
+            return self.log_marginal_likelihood_value_
+        gp = posterior.gp if theta is None else posterior.gp.with_log_parameters(as_tensor(theta))
+        estimate, _ = self._objective(posterior.problem)(gp)
+        return (estimate.value, estimate.gradient.numpy()) if eval_gradient else estimate.value
+
+    # prediction
+
+    def predict(
+        self,
+        X: Any,
+        return_std: bool = False,
+        return_cov: bool = False,
+        return_bound: bool = False,
+        include_noise: bool = True,
+    ) -> Any:
+        """Return the mean at X, and what else is asked for.
+
+        Parameters
+        ----------
+        return_std, return_cov : standard deviation or covariance as well
+        return_bound : certified numerical errors as well, a `Bounds`
+        include_noise : whether they are those of a new observation or of the function without noise
+        """
+        check_is_fitted(self)
+        if return_std and return_cov:
+            raise ValueError("ask for the standard deviation or for the covariance, not for both")
+        points = self._points(X)
+        posterior = self._posterior()
+        if not (return_std or return_bound):
+            mean = self._in_units(posterior.mean(points))
+            return (mean, self._covariance(posterior, points, include_noise)) if return_cov else mean
+        found = posterior.predict(points, variance=return_std, bound=return_bound)
+        self._warn_of(found.status, "the predictive variance")
+        answer: list[Any] = [self._in_units(found.mean)]
+        if return_std:
+            answer.append(self._std(found.variance, include_noise))
+        if return_cov:
+            answer.append(self._covariance(posterior, points, include_noise))
+        if return_bound:
+            ends = [self._std(v, include_noise) if return_std else None for v in (found.variance_lower, found.variance_upper)]
+            answer.append(Bounds(self._shaped(found.mean_bound.cpu().numpy() * self.y_scale_), *ends))  # type: ignore[union-attr]
+        return tuple(answer)
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0, include_noise: bool = True) -> Floats:
+        """Return joint draws at the rows of X, (t, n_samples) or (t, c, n_samples)."""
+        check_is_fitted(self)
+        generator = child(generator_from(random_state), "samples")
+        values = draws(self._posterior(), self._points(X), n_samples, generator, noisy=include_noise).cpu().numpy()
+        values = values * self.y_scale_[:, None] + self.y_mean_[:, None]
+        return values if self._y_shape else values[:, 0]
+
+    def loo(self, probes: int = 64) -> LeaveOneOut:
+        """Return leave-one-out residuals, variances and log densities of the training data, in the units of y.
+
+        Exact in the direct method; else from ``probes`` random columns, with standard errors.
+        """
+        check_is_fitted(self)
+        found = leave_one_out(self._posterior(), probes=probes, generator=generator_from(self.random_state))
+        self._warn_of(found.status, "leave-one-out")
+        scale = torch.from_numpy(self.y_scale_).to(found.residuals)
+        return replace(
+            found,
+            residuals=found.residuals * scale,
+            variances=(found.variances[:, None] * scale.square()).squeeze(1),
+            log_densities=found.log_densities - scale.log(),
+        )
+
+    # models on disk
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to a file that `kernelcg.load` reads: O(n d) numbers, no code."""
+        from kernelcg.estimators.saving import save
+
+        save(self, path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state without factors and preconditioners, which are made again where they are needed."""
+        state = dict(super().__getstate__())
+        if "posterior_" in state:
+            state["posterior_"] = state["posterior_"].lean()
+        return state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.single_output = True
+        return tags
+
+    # steps of a fit
+
+    def _problem(self, X: Floats, Y: Floats, known: Floats | None) -> Regression:
+        device = chosen_device(self.device)
+        return Regression(
+            as_tensor(X).to(device),
+            as_tensor((Y - self.y_mean_) / self.y_scale_).to(device),
+            None if known is None else as_tensor(known / self.y_scale_[0] ** 2).to(device),
+            self.mean,
+            chosen_backend(self.memory, self.n_jobs),
+            chosen_precision(self.dtype),
+        )
+
+    def _objective(self, problem: Regression) -> Objective:
+        seed = generator_from(self.random_state).initial_seed()
+        stochastic = self.optimizer in ("adagrad", "adam")
+        numerics = Numerics(self.probes, Stopping(rtol=1e-2), self.preconditioner, seed, stochastic)
+        return Objective(problem, method=self.method, numerics=numerics)
+
+    def _learn_and_condition(self, problem: Regression, gp: GaussianProcess, optimizer: str | None) -> None:
+        self.plan_ = planned(problem, self.method, self.probes + problem.Y.shape[1] + problem.H.shape[1])
+        logger.info("plan: %s", self.plan_)
+        generator = generator_from(self.random_state)
+        learned = learn(
+            self._objective(problem),
+            gp,
+            optimizer=optimizer,
+            max_steps=self.max_iter if self.max_iter is not None else STEPS.get(optimizer or "", 0),
+            step_size=self.step_size,
+            restarts=self.n_restarts,
+            generator=child(generator, "learning"),
+        )
+        logger.info("learned in %.1f s: %s", learned.seconds, learned.reason)
+        posterior = condition(
+            problem,
+            learned.gp,
+            method=self.plan_.method,
+            stopping=Stopping(rtol=self.rtol),
+            preconditioner=self.preconditioner,
+            generator=child(generator, "posterior"),
+        )
+        self._keep(posterior, learned)
+
+    def _keep(self, posterior: Posterior, learned: Learned) -> None:
+        seed = generator_from(self.random_state).initial_seed()
+        self.posterior_, self.learning_ = posterior, learned
+        self.kernel_, self.noise_ = posterior.gp.kernel, posterior.gp.noise.variance.item()
+        self.certificate_ = certificate(posterior, probes=self.probes, seed=seed, unit=float(self.y_scale_.max()))
+        self.log_marginal_likelihood_value_ = self.certificate_.log_marginal_likelihood
+        self.report_ = posterior.report
+        self.n_iter_ = max(len(learned.steps), 1)
+        logger.info("%s", self.certificate_)
+        problems = []
+        if learned.failures:
+            problems.append(f"{learned.failures} of {learned.evaluations} evaluations while learning did not converge")
+        if not learned.converged:
+            problems.append(f"learning ended early: {learned.reason}")
+        if not self.certificate_.met:
+            problems.append(f"the fit is NOT exact: {self.certificate_.status.value}")
+        if problems:
+            remedy = "see certificate_, learning_ and report_; raise the noise, max_iter or rtol, or try method='direct'"
+            warnings.warn(f"{'; '.join(problems)} ({remedy})", ConvergenceWarning, stacklevel=4)
+
+    def _posterior(self) -> Posterior:
+        """Return the conditioned process with its factors, made again after unpickling or loading."""
+        if not self.posterior_.is_lean:
+            return self.posterior_
+        self.posterior_ = self.posterior_.restored(self.plan_.method, generator_from(self.random_state))
+        return self.posterior_
+
+    # units
+
+    def _points(self, X: Any) -> Tensor:
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        return as_tensor(X).to(self.posterior_.problem.X.device)
+
+    def _in_units(self, mean: Tensor) -> Floats:
+        return self._shaped(mean.cpu().numpy() * self.y_scale_ + self.y_mean_)
+
+    def _std(self, variance: Tensor | None, include_noise: bool) -> Floats:
+        if variance is None:
+            raise ValueError("no variance was computed")
+        total = variance + (self.noise_ if include_noise else 0.0)
+        return self._shaped(total.sqrt().cpu().numpy()[:, None] * self.y_scale_)
+
+    def _covariance(self, posterior: Posterior, points: Tensor, include_noise: bool) -> Floats:
+        C = posterior.covariance(points)
+        if include_noise:
+            C.diagonal().add_(self.noise_)
+        values: Floats = C.cpu().numpy()[:, :, None] * self.y_scale_**2
+        return values if self._y_shape else values[:, :, 0]
+
+    def _shaped(self, values: Floats) -> Floats:
+        return values if self._y_shape else values[:, 0]
+
+    def _warn_of(self, status: Status, what: str) -> None:
+        if status is not Status.CONVERGED:
+            message = f"{what} did not reach its tolerance: {status.value}; return_bound=True gives error bounds"
+            warnings.warn(message, ConvergenceWarning, stacklevel=3)

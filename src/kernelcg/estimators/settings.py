@@ -1,0 +1,123 @@
+"""From the constructor parameters of an estimator to the objects that do the work."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from joblib import effective_n_jobs
+from sklearn.utils import check_random_state
+from torch import Generator
+
+from kernelcg import backends
+from kernelcg.backends import Backend
+from kernelcg.backends.base import require_memory
+from kernelcg.inference.model import GaussianProcess, Noise, Regression
+from kernelcg.inference.objective import FACTORS, chosen_method
+from kernelcg.kernels import Matern
+from kernelcg.randomness import seeded
+
+logger = logging.getLogger("kernelcg")
+
+START_NOISE = 0.1
+"""Noise variance from which learning starts, relative to the variance of y."""
+
+PRECISIONS = {"auto": None, None: None, "float32": torch.float32, "float64": torch.float64}
+
+BLOCKS = 40
+"""Blocks of n numbers a column that learning holds at once: solutions, directions, residuals and their copies."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a fit is going to do, and how much memory it may take; made before it starts."""
+
+    rows: int
+    features: int
+    method: str
+    reason: str
+    device: str
+    expected_bytes: int
+    budget_bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.rows} rows, {self.features} features on {self.device}: {self.method} ({self.reason}); about "
+            f"{self.expected_bytes / 1e6:.3g} MB of {self.budget_bytes / 1e6:.3g} MB"
+        )
+
+
+def planned(problem: Regression, method: str, columns: int) -> Plan:
+    """Return the plan for these data; raise `MemoryBudgetExceeded` if not even the leanest way fits the budget."""
+    n, d = problem.X.shape
+    chosen, reason = chosen_method(problem, method)
+    budget = problem.backend.budget()
+    data = 8 * n * (3 * d + 2 * problem.Y.shape[1])
+    expected = data + (FACTORS * 8 * n * n if chosen == "direct" else BLOCKS * 8 * n * columns)
+    require_memory(expected, budget, f"fitting {n} rows by the {chosen} method")
+    return Plan(n, d, chosen, reason, problem.X.device.type, expected, budget)
+
+
+def chosen_device(device: str | None) -> torch.device:
+    """Return the device that was asked for; "auto" is a GPU if there is one."""
+    if device in (None, "auto"):
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device={device!r} cannot be used here: {error}") from error
+
+
+def chosen_backend(memory: int | str | None, n_jobs: int | None) -> Backend:
+    """Return the backend within the memory and threads that were asked for."""
+    return backends.default(memory, None if n_jobs is None else effective_n_jobs(n_jobs))
+
+
+def chosen_precision(dtype: str | None) -> torch.dtype | None:
+    """Return the precision of products; None leaves it to the noise level."""
+    name = np.dtype(dtype).name if dtype not in PRECISIONS and dtype is not None else dtype
+    if name not in PRECISIONS:
+        raise ValueError(f"dtype must be 'auto', 'float32' or 'float64', not {dtype!r}")
+    return PRECISIONS[name]
+
+
+def generator_from(random_state: Any) -> Generator:
+    """Return a generator seeded by an integer, a NumPy RandomState, or None for a seed of its own."""
+    return seeded(int(check_random_state(random_state).randint(2**31 - 1)))
+
+
+def first_process(kernel: Any, noise: Any, X: torch.Tensor) -> GaussianProcess:
+    """Return the process from which learning starts: by default Matérn-3/2 with one lengthscale per feature."""
+    from kernelcg.estimators.sklearn_kernels import converted
+
+    if kernel is None:
+        spread = X.std(0, correction=0).cpu()
+        scale = torch.where(spread > 1e-12 * X.abs().amax(0).cpu(), spread, 1.0)
+        own, white = Matern(scale * X.shape[1] ** 0.5), None
+    else:
+        own, white = converted(kernel)
+    if noise is None:
+        found = white or Noise(START_NOISE)
+    else:
+        found = noise if isinstance(noise, Noise) else Noise(noise)
+    return GaussianProcess(own, found)
+
+
+@contextmanager
+def narrated(verbose: int | bool) -> Iterator[None]:
+    """Show the log on the terminal while this lasts."""
+    if not verbose:
+        yield
+        return
+    handler, level = logging.StreamHandler(), logger.level
+    handler.setFormatter(logging.Formatter("[kernelcg] %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG if int(verbose) > 1 else logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)

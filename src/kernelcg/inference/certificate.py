@@ -1,0 +1,128 @@
+"""What can be promised about a conditioned process, in one record."""
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from kernelcg.inference.lower_bound import Exact, LowerBound
+from kernelcg.inference.posterior import Posterior
+from kernelcg.operators import ConstantInvertible
+from kernelcg.preconditioners.prepared import LowRankAndRemainder, SparseRemainder
+from kernelcg.randomness import seeded
+from kernelcg.solvers import Status, log_determinant
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """How far the numbers of a fitted model may be from those of exact arithmetic, at its hyperparameters.
+
+    Attributes
+    ----------
+    status : of the solve for the weights
+    tolerance : the relative residual that was asked for
+    relative_residuals : (c,) ‖b − Aa‖ / ‖b‖ of each output, recomputed in float64
+    weight_errors : (c,) upper bounds of ‖a − A⁻¹b‖_A
+    mean_error : upper bound of the error of the mean k(x, X)a at every x, in the units of y, apart from the drift's
+    rounding_floor : the part of it that rounding in float64 alone may account for
+    log_marginal_likelihood, standard_error : the value at these hyperparameters, and its error over the probes
+    lower, upper : with these probes and exact solves it lies in between; −∞ or ∞ where that cannot be promised
+    """
+
+    status: Status
+    tolerance: float
+    relative_residuals: Tensor
+    weight_errors: Tensor
+    mean_error: float
+    rounding_floor: float
+    log_marginal_likelihood: float
+    standard_error: float
+    lower: float
+    upper: float
+
+    @property
+    def met(self) -> bool:
+        """Whether every solve reached its tolerance."""
+        return self.status is Status.CONVERGED
+
+    def __str__(self) -> str:
+        residual = float(self.relative_residuals.max())
+        verdict = "exact to tolerance" if self.met else f"NOT CONVERGED: {self.status.value}"
+        certain = math.isfinite(self.lower) and math.isfinite(self.upper)
+        solver = f"solver part within [{self.lower:.8g}, {self.upper:.8g}]" if certain else "solver part not certified"
+        return "\n".join(
+            [
+                verdict,
+                f"  relative residual {residual:.1e} (asked for {self.tolerance:.1e}), recomputed in float64",
+                f"  the mean is within {self.mean_error:.2g} of the exact one at every point "
+                f"({self.rounding_floor:.1g} of it is rounding)",
+                f"  log marginal likelihood {self.log_marginal_likelihood:.8g}, standard error "
+                f"{self.standard_error:.2g}, {solver}",
+            ]
+        )
+
+
+def certificate(posterior: Posterior, *, probes: int = 8, seed: int = 0, unit: float = 1.0) -> Certificate:
+    """Return what is known about the posterior; ``unit`` is that of Y in the units of y."""
+    weights, problem = posterior.weights, posterior.problem
+    right = problem.Y - problem.H @ posterior.beta
+    norms = right.norm(dim=0)
+    residuals = (weights.R.norm(dim=0) / norms).where(norms > 0, norms.new_zeros(()))
+    largest = math.sqrt(float(posterior.A.kernel_diagonal().max()))
+    value, error, lower, upper, status = log_evidence(posterior, probes, seed)
+    solved = posterior.report.status
+    return Certificate(
+        status=solved if solved is not Status.CONVERGED else status,
+        tolerance=posterior.stopping.rtol,
+        relative_residuals=residuals,
+        weight_errors=weights.error,
+        mean_error=unit * largest * float(weights.error.max()),
+        rounding_floor=unit * largest * float(weights.floor.max()),
+        log_marginal_likelihood=value,
+        standard_error=error,
+        lower=lower,
+        upper=upper,
+    )
+
+
+def log_evidence(posterior: Posterior, probes: int, seed: int) -> tuple[float, float, float, float, Status]:
+    r"""Return log p(Y), its standard error, a bracket of the solver's part, and the status.
+
+    With b = Y − Hβ and r = b − Aa, :math:`b^\top A^{-1} b \in [b^\top a + a^\top r,\; b^\top a + a^\top r + \epsilon^2]`, ε
+    the certified error of a. log|A| is exact in the direct method; else it comes from Lanczos quadrature, preconditioned
+    by the low-rank P ⪯ A, which brackets it, or by a Vecchia preconditioner where one was needed: that has the smaller
+    standard error but gives no lower bound of the quadrature.
+    """
+    problem, weights = posterior.problem, posterior.weights
+    n, c = problem.Y.shape
+    b = problem.Y - problem.H @ posterior.beta
+    least = float((b * weights.X + weights.X * weights.R).sum())
+    width = float(weights.error.square().sum())
+    constant = n * c * math.log(2 * math.pi)
+    bound, status = posterior.bound, Status.CONVERGED
+    if isinstance(bound, Exact):
+        value = error = float(bound.P.log_determinant())
+        low, high, error = value, value, 0.0
+    else:
+        P, floor = _for_determinant(posterior)
+        found = log_determinant(
+            problem.system(posterior.gp), max(probes, 2), seeded(seed), preconditioner=P, spectrum_floor=floor
+        )
+        value, error, low, high, status = found.value, found.standard_error, found.lower, found.upper, found.status
+
+    def total(quadratic: float, determinant: float) -> float:
+        return -0.5 * (quadratic + c * determinant + constant)
+
+    middle = total(least, value)
+    return middle, 0.5 * c * error, total(least + width, high), total(least, low), status
+
+
+def _for_determinant(posterior: Posterior) -> tuple[ConstantInvertible, float | None]:
+    """Return the preconditioner of the quadrature and the floor of the preconditioned spectrum, if one is known."""
+    kept, P = posterior.kept, posterior.P
+    local = kept is not None and isinstance(kept.prepared, LowRankAndRemainder)
+    if local and isinstance(kept.prepared.remainder, SparseRemainder) and isinstance(P, ConstantInvertible):
+        return P, None
+    if not isinstance(posterior.bound, LowerBound):
+        raise TypeError("an iterative posterior has a low-rank bound")
+    return posterior.bound.P, 1.0

@@ -1,0 +1,68 @@
+"""More observations for a conditioned process, from its old solution and with its old kind of preconditioner."""
+
+from dataclasses import replace
+
+import torch
+from torch import Generator, Tensor
+
+from kernelcg.inference.lower_bound import LowerBound
+from kernelcg.inference.objective import chosen_method
+from kernelcg.inference.posterior import Posterior, condition
+from kernelcg.preconditioners.prepared import DiagonalRemainder, LowRankAndRemainder, SparseRemainder
+from kernelcg.preconditioners.vecchia import sparse_remainder
+from kernelcg.randomness import child
+
+
+def updated(
+    posterior: Posterior,
+    X: Tensor,
+    Y: Tensor,
+    noise_variance: Tensor | None,
+    *,
+    method: str = "auto",
+    generator: Generator,
+) -> Posterior:
+    """Return the process conditioned on further observations Y at X, at the same hyperparameters.
+
+    The solve starts from the old weights, 0 for the new rows. The preconditioner has the rank, the pivots and the number
+    of neighbours that were chosen before: nothing is tried again unless it fails.
+    """
+    old = posterior.problem
+    known = _joined(old.noise_variance, noise_variance, len(old), len(X))
+    problem = replace(old, X=torch.cat([old.X, X]), Y=torch.cat([old.Y, Y]), noise_variance=known)
+    weights = torch.cat([posterior.weights.X + posterior.drift_weights.X @ posterior.beta, posterior.drift_weights.X], 1)
+    start = torch.cat([weights, weights.new_zeros(len(X), weights.shape[1])])
+    return condition(
+        problem,
+        posterior.gp,
+        method=chosen_method(problem, method)[0],
+        stopping=posterior.stopping,
+        variance_tolerance=posterior.variance_tolerance,
+        start=start,
+        prepared=_like(posterior, replace(posterior, problem=problem), generator),
+        generator=generator,
+    )
+
+
+def _joined(old: Tensor | None, new: Tensor | None, n: int, m: int) -> Tensor | None:
+    if old is None and new is None:
+        return None
+    like = old if old is not None else new
+    zeros = torch.zeros(n + m, dtype=torch.float64, device=None if like is None else like.device)
+    first = zeros[:n] if old is None else old
+    return torch.cat([first, zeros[:m] if new is None else new])
+
+
+def _like(posterior: Posterior, larger: Posterior, generator: Generator) -> LowRankAndRemainder | None:
+    """Return the preconditioner that was chosen for the old data, made for the new ones."""
+    prepared = None if posterior.kept is None else posterior.kept.prepared
+    if not isinstance(prepared, LowRankAndRemainder) or not isinstance(posterior.bound, LowerBound):
+        return None
+    A = larger.problem.system(larger.gp)
+    rank = 0 if prepared.F is None else prepared.F.shape[1]
+    F = LowerBound.at(A, posterior.bound.pivots[:rank]).F if rank else None
+    if isinstance(prepared.remainder, SparseRemainder):
+        neighbours = prepared.remainder.neighbours.shape[1]
+        remainder = sparse_remainder(A.kernel, A.X, A.backend, child(generator, "order"), neighbours, F)
+        return LowRankAndRemainder(F, remainder)
+    return LowRankAndRemainder(F, DiagonalRemainder())
