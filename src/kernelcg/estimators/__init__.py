@@ -1,5 +1,6 @@
 """Estimators with scikit-learn's interface."""
 
+from kernelcg.estimators.kernel_ridge import KernelRidge
 from kernelcg.estimators.regressor import Bounds, GPRegressor
 
-__all__ = ["Bounds", "GPRegressor"]
+__all__ = ["Bounds", "GPRegressor", "KernelRidge"]

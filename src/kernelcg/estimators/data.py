@@ -31,7 +31,9 @@ def without_missing(X: Any, y: Any, noise_variance: Any, missing: str) -> tuple[
         return X, y, noise_variance
     if len(keep) == 0:
         raise ValueError("every y is missing (NaN): there is nothing to fit")
-    known = noise_variance if noise_variance is None or np.ndim(noise_variance) == 0 else np.asarray(noise_variance)[keep]
+    known = (
+        noise_variance if noise_variance is None or np.ndim(noise_variance) == 0 else np.asarray(noise_variance)[keep]
+    )
     return _safe_indexing(X, keep), values[keep].astype(np.float64), known
 
 

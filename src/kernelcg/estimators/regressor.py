@@ -1,19 +1,16 @@
 """Gaussian process regression with scikit-learn's interface."""
 
-import os
-import warnings
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from kernelcg.errors import ConvergenceWarning
 from kernelcg.estimators.data import as_tensor, checked_noise_variance, scaling, without_missing
+from kernelcg.estimators.machine import KernelMachine
 from kernelcg.estimators.settings import (
     chosen_backend,
     chosen_device,
@@ -34,7 +31,7 @@ from kernelcg.inference.posterior import Posterior, condition
 from kernelcg.inference.sampling import draws
 from kernelcg.inference.updating import updated
 from kernelcg.randomness import child
-from kernelcg.solvers import Status, Stopping
+from kernelcg.solvers import Stopping
 
 Floats = NDArray[np.float64]
 
@@ -51,7 +48,7 @@ class Bounds(NamedTuple):
     """A bracket of the exact standard deviation, if that was asked for."""
 
 
-class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
+class GPRegressor(KernelMachine):
     """Exact Gaussian process regression that scales: preconditioned conjugate gradients instead of a Cholesky factor.
 
     Parameters
@@ -227,7 +224,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if return_cov:
             answer.append(self._covariance(posterior, points, include_noise))
         if return_bound:
-            ends = [self._std(v, include_noise) if return_std else None for v in (found.variance_lower, found.variance_upper)]
+            ends = [
+                self._std(v, include_noise) if return_std else None
+                for v in (found.variance_lower, found.variance_upper)
+            ]
             answer.append(Bounds(self._shaped(found.mean_bound.cpu().numpy() * self.y_scale_), *ends))  # type: ignore[union-attr]
         return tuple(answer)
 
@@ -254,26 +254,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             variances=(found.variances[:, None] * scale.square()).squeeze(1),
             log_densities=found.log_densities - scale.log(),
         )
-
-    # models on disk
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted model to a file that `kernelcg.load` reads: O(n d) numbers, no code."""
-        from kernelcg.estimators.saving import save
-
-        save(self, path)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state without factors and preconditioners, which are made again where they are needed."""
-        state = dict(super().__getstate__())
-        if "posterior_" in state:
-            state["posterior_"] = state["posterior_"].lean()
-        return state
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.single_output = True
-        return tags
 
     # steps of a fit
 
@@ -327,29 +307,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.report_ = posterior.report
         self.n_iter_ = max(len(learned.steps), 1)
         logger.info("%s", self.certificate_)
-        problems = []
-        if learned.failures:
-            problems.append(f"{learned.failures} of {learned.evaluations} evaluations while learning did not converge")
-        if not learned.converged:
-            problems.append(f"learning ended early: {learned.reason}")
-        if not self.certificate_.met:
-            problems.append(f"the fit is NOT exact: {self.certificate_.status.value}")
-        if problems:
-            remedy = "see certificate_, learning_ and report_; raise the noise, max_iter or rtol, or try method='direct'"
-            warnings.warn(f"{'; '.join(problems)} ({remedy})", ConvergenceWarning, stacklevel=4)
-
-    def _posterior(self) -> Posterior:
-        """Return the conditioned process with its factors, made again after unpickling or loading."""
-        if not self.posterior_.is_lean:
-            return self.posterior_
-        self.posterior_ = self.posterior_.restored(self.plan_.method, generator_from(self.random_state))
-        return self.posterior_
+        self._warn_of_fit()
 
     # units
-
-    def _points(self, X: Any) -> Tensor:
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        return as_tensor(X).to(self.posterior_.problem.X.device)
 
     def _in_units(self, mean: Tensor) -> Floats:
         return self._shaped(mean.cpu().numpy() * self.y_scale_ + self.y_mean_)
@@ -366,11 +326,3 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             C.diagonal().add_(self.noise_)
         values: Floats = C.cpu().numpy()[:, :, None] * self.y_scale_**2
         return values if self._y_shape else values[:, :, 0]
-
-    def _shaped(self, values: Floats) -> Floats:
-        return values if self._y_shape else values[:, 0]
-
-    def _warn_of(self, status: Status, what: str) -> None:
-        if status is not Status.CONVERGED:
-            message = f"{what} did not reach its tolerance: {status.value}; return_bound=True gives error bounds"
-            warnings.warn(message, ConvergenceWarning, stacklevel=3)

@@ -13,8 +13,10 @@ from sklearn.utils import check_random_state
 from torch import Generator
 
 from kernelcg import backends
+from kernelcg.arguments import positive
 from kernelcg.backends import Backend
 from kernelcg.backends.base import require_memory
+from kernelcg.estimators.sklearn_kernels import converted
 from kernelcg.inference.model import GaussianProcess, Noise, Regression
 from kernelcg.inference.objective import FACTORS, chosen_method
 from kernelcg.kernels import Matern
@@ -91,18 +93,15 @@ def generator_from(random_state: Any) -> Generator:
 
 def first_process(kernel: Any, noise: Any, X: torch.Tensor) -> GaussianProcess:
     """Return the process from which learning starts: by default Matérn-3/2 with one lengthscale per feature."""
-    from kernelcg.estimators.sklearn_kernels import converted
-
     if kernel is None:
         spread = X.std(0, correction=0).cpu()
         scale = torch.where(spread > 1e-12 * X.abs().amax(0).cpu(), spread, 1.0)
-        own, white = Matern(scale * X.shape[1] ** 0.5), None
-    else:
-        own, white = converted(kernel)
+        kernel = Matern(scale * X.shape[1] ** 0.5)
+    own, white = converted(kernel)
     if noise is None:
-        found = white or Noise(START_NOISE)
+        found = white or Noise(positive(START_NOISE, "noise"))
     else:
-        found = noise if isinstance(noise, Noise) else Noise(noise)
+        found = noise if isinstance(noise, Noise) else Noise(positive(noise, "noise"))
     return GaussianProcess(own, found)
 
 

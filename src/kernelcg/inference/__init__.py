@@ -13,8 +13,8 @@ from kernelcg.inference.sampling import draws, pathwise
 __all__ = [
     "Estimate",
     "GaussianProcess",
-    "LeaveOneOut",
     "Learned",
+    "LeaveOneOut",
     "Noise",
     "Numerics",
     "Objective",

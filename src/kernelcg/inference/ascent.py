@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-import torch
 from torch import Tensor
 
 State = TypeVar("State")

@@ -31,8 +31,8 @@ class EnergyBound(Protocol):
 class Rounding:
     r"""How far a product with A in float64 may be off: |δ_i| ≤ γ (√k_ii Σ_j √k_jj |x_j| + D_ii |x_i|).
 
-    γ counts the error of an entry, that of the scaled inputs it is computed from, and the accumulation of n terms, which
-    grows as √n with overwhelming probability (Higham & Mary 2019). |K_ij| ≤ √(k_ii k_jj) for every kernel.
+    γ counts the error of an entry, that of the scaled inputs it is computed from, and the accumulation of n terms,
+    which grows as √n with overwhelming probability (Higham & Mary 2019). |K_ij| ≤ √(k_ii k_jj) for every kernel.
     """
 
     diagonal: Tensor  # (n,) D

@@ -50,26 +50,33 @@ class Certificate:
         verdict = "exact to tolerance" if self.met else f"NOT CONVERGED: {self.status.value}"
         certain = math.isfinite(self.lower) and math.isfinite(self.upper)
         solver = f"solver part within [{self.lower:.8g}, {self.upper:.8g}]" if certain else "solver part not certified"
+        evidence = (
+            f"  log marginal likelihood {self.log_marginal_likelihood:.8g}, standard error "
+            f"{self.standard_error:.2g}, {solver}"
+        )
         return "\n".join(
             [
                 verdict,
                 f"  relative residual {residual:.1e} (asked for {self.tolerance:.1e}), recomputed in float64",
                 f"  the mean is within {self.mean_error:.2g} of the exact one at every point "
                 f"({self.rounding_floor:.1g} of it is rounding)",
-                f"  log marginal likelihood {self.log_marginal_likelihood:.8g}, standard error "
-                f"{self.standard_error:.2g}, {solver}",
+                *([] if math.isnan(self.log_marginal_likelihood) else [evidence]),
             ]
         )
 
 
 def certificate(posterior: Posterior, *, probes: int = 8, seed: int = 0, unit: float = 1.0) -> Certificate:
-    """Return what is known about the posterior; ``unit`` is that of Y in the units of y."""
+    """Return what is known about the posterior; ``unit`` is that of Y in the units of y.
+
+    Without ``probes`` the log marginal likelihood is left out (NaN).
+    """
     weights, problem = posterior.weights, posterior.problem
     right = problem.Y - problem.H @ posterior.beta
     norms = right.norm(dim=0)
     residuals = (weights.R.norm(dim=0) / norms).where(norms > 0, norms.new_zeros(()))
     largest = math.sqrt(float(posterior.A.kernel_diagonal().max()))
-    value, error, lower, upper, status = log_evidence(posterior, probes, seed)
+    unknown = math.nan, math.nan, -math.inf, math.inf, Status.CONVERGED
+    value, error, lower, upper, status = log_evidence(posterior, probes, seed) if probes else unknown
     solved = posterior.report.status
     return Certificate(
         status=solved if solved is not Status.CONVERGED else status,
@@ -88,10 +95,10 @@ def certificate(posterior: Posterior, *, probes: int = 8, seed: int = 0, unit: f
 def log_evidence(posterior: Posterior, probes: int, seed: int) -> tuple[float, float, float, float, Status]:
     r"""Return log p(Y), its standard error, a bracket of the solver's part, and the status.
 
-    With b = Y − Hβ and r = b − Aa, :math:`b^\top A^{-1} b \in [b^\top a + a^\top r,\; b^\top a + a^\top r + \epsilon^2]`, ε
-    the certified error of a. log|A| is exact in the direct method; else it comes from Lanczos quadrature, preconditioned
-    by the low-rank P ⪯ A, which brackets it, or by a Vecchia preconditioner where one was needed: that has the smaller
-    standard error but gives no lower bound of the quadrature.
+    With b = Y − Hβ, r = b − Aa and ε the certified error of a, bᵀA⁻¹b lies between bᵀa + aᵀr and the same plus ε².
+    log|A| is exact in the direct method; else it comes from Lanczos quadrature, preconditioned by the low-rank P ⪯ A,
+    which brackets it, or by a Vecchia preconditioner where one was needed: that has the smaller standard error but
+    gives no lower bound of the quadrature.
     """
     problem, weights = posterior.problem, posterior.weights
     n, c = problem.Y.shape
@@ -101,8 +108,8 @@ def log_evidence(posterior: Posterior, probes: int, seed: int) -> tuple[float, f
     constant = n * c * math.log(2 * math.pi)
     bound, status = posterior.bound, Status.CONVERGED
     if isinstance(bound, Exact):
-        value = error = float(bound.P.log_determinant())
-        low, high, error = value, value, 0.0
+        value = low = high = float(bound.P.log_determinant())
+        error = 0.0
     else:
         P, floor = _for_determinant(posterior)
         found = log_determinant(
@@ -119,10 +126,10 @@ def log_evidence(posterior: Posterior, probes: int, seed: int) -> tuple[float, f
 
 def _for_determinant(posterior: Posterior) -> tuple[ConstantInvertible, float | None]:
     """Return the preconditioner of the quadrature and the floor of the preconditioned spectrum, if one is known."""
-    kept, P = posterior.kept, posterior.P
-    local = kept is not None and isinstance(kept.prepared, LowRankAndRemainder)
-    if local and isinstance(kept.prepared.remainder, SparseRemainder) and isinstance(P, ConstantInvertible):
-        return P, None
+    prepared = None if posterior.kept is None else posterior.kept.prepared
+    has_neighbours = isinstance(prepared, LowRankAndRemainder) and isinstance(prepared.remainder, SparseRemainder)
+    if has_neighbours and isinstance(posterior.P, ConstantInvertible):
+        return posterior.P, None
     if not isinstance(posterior.bound, LowerBound):
         raise TypeError("an iterative posterior has a low-rank bound")
     return posterior.bound.P, 1.0

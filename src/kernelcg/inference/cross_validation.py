@@ -1,6 +1,7 @@
 """Leave-one-out and generalised cross-validation at sizes where A cannot be factorised."""
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -10,7 +11,10 @@ from kernelcg.inference.estimate import Estimate, impossible
 from kernelcg.inference.iterative import FATAL, Numerics, Trail
 from kernelcg.inference.lower_bound import LowerBound
 from kernelcg.inference.model import GaussianProcess, Regression
+from kernelcg.operators import KernelPlusDiagonal
+from kernelcg.planning import Kept
 from kernelcg.randomness import child, rademacher, seeded
+from kernelcg.solvers import SolveReport, Status
 
 
 def diagonal_of_inverse(bound: LowerBound, R: Tensor, U: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,41 +48,66 @@ def iterative_cross_validation(
     A, source = problem.fast_system(gp), seeded(numerics.seed)
     (n, c), k = problem.Y.shape, numerics.probes
     R = rademacher(n, k, child(source, "probes"), like=problem.X)
-    start = None if trail is None else trail.solutions
-    kept = None if trail is None else trail.kept
-
-    def solve(B: Tensor, start: Tensor | None) -> Tensor:
-        nonlocal kept, report
-        report, kept = planning.solve_reusing(
-            A, B, kept, start=start, stopping=numerics.stopping, generator=child(source, "preconditioner")
-        )
-        return report.solution
-
-    report = None
-    solutions = solve(torch.cat([problem.Y, R], dim=1), start)
-    if report is None or report.status in FATAL:
-        return impossible(len(gp.log_parameters()), report.status), None  # type: ignore[union-attr]
-    a, U = solutions.split([c, k], dim=1)
+    report, kept = _solved(A, torch.cat([problem.Y, R], dim=1), numerics, trail)
+    if report.status in FATAL:
+        return impossible(len(gp.log_parameters()), report.status), None
+    a, U = report.solution.split([c, k], dim=1)
+    trail = Trail(report.solution, kept, _no_pivots(trail), gp.log_parameters().detach())
     if criterion == "gcv":
-        squares, trace = float(a.square().sum()), float((R * U).sum()) / k
-        value = -0.5 * n * c * math.log(squares * n / c / trace**2)
-        left = torch.cat([n * c / squares * solve(a, None), -n * c / (k * trace) * U], dim=1)
-        right = torch.cat([a, U], dim=1)
-        pivots = torch.zeros(0, dtype=torch.int64) if trail is None else trail.pivots
+        value, left, status = _generalised(A, a, R, U, numerics, trail)
     else:
-        exact = A.with_precision(torch.float64)
-        bound = LowerBound.of(exact, child(source, "pivots")) if trail is None else LowerBound.at(exact, trail.pivots)
-        q = diagonal_of_inverse(bound, R, U)[0][:, None]
-        squares = float((a / q).square().sum())
-        value = -0.5 * n * c * math.log(squares / (n * c))
-        v = ((a / q).square() / q).sum(1)[:, None]
-        further = solve(torch.cat([a / q.square(), v * R], dim=1), None)
-        left = n * c / squares * torch.cat([further[:, :c], -further[:, c:] / k], dim=1)
-        right = torch.cat([a, U], dim=1)
-        pivots = bound.pivots
+        value, left, status, pivots = _left_out(A, a, R, U, numerics, trail)
+        trail = replace(trail, pivots=pivots)
+    right = torch.cat([a, U], dim=1)
     by_kernel = A.kernel_gradient(left, right).cpu()
     by_noise = torch.tensor([gp.noise.variance.item() * float((left * right).sum())], dtype=torch.float64)
     gradient = torch.cat([by_kernel, by_noise])
     unknown = torch.full_like(gradient, math.nan)
-    estimate = Estimate(value, gradient, math.nan, unknown, math.nan, math.nan, report.status, report)
-    return estimate, Trail(solutions, kept, pivots, gp.log_parameters().detach())
+    status = status if report.status is Status.CONVERGED else report.status
+    return Estimate(value, gradient, math.nan, unknown, math.nan, math.nan, status, report), trail
+
+
+def _solved(
+    A: KernelPlusDiagonal, B: Tensor, numerics: Numerics, trail: Trail | None, start: bool = True
+) -> tuple[SolveReport, Kept]:
+    return planning.solve_reusing(
+        A,
+        B,
+        None if trail is None else trail.kept,
+        start=trail.solutions if trail is not None and start else None,
+        stopping=numerics.stopping,
+        generator=child(seeded(numerics.seed), "preconditioner"),
+    )
+
+
+def _no_pivots(trail: Trail | None) -> Tensor:
+    return torch.zeros(0, dtype=torch.int64) if trail is None else trail.pivots
+
+
+def _generalised(
+    A: KernelPlusDiagonal, a: Tensor, R: Tensor, U: Tensor, numerics: Numerics, trail: Trail
+) -> tuple[float, Tensor, Status]:
+    """Return the value and the left factors of W = nc (A⁻¹a aᵀ / ‖a‖² − E[U Uᵀ] / tr A⁻¹)."""
+    (n, c), k = a.shape, R.shape[1]
+    squares, trace = float(a.square().sum()), float((R * U).sum()) / k
+    further, _ = _solved(A, a, numerics, trail, start=False)
+    left = torch.cat([n * c / squares * further.solution, -n * c / (k * trace) * U], dim=1)
+    return -0.5 * n * c * math.log(squares * n / c / trace**2), left, further.status
+
+
+def _left_out(
+    A: KernelPlusDiagonal, a: Tensor, R: Tensor, U: Tensor, numerics: Numerics, trail: Trail
+) -> tuple[float, Tensor, Status, Tensor]:
+    """Return the value, the left factors of W = (nc/E) (A⁻¹u aᵀ − E[A⁻¹(v ∘ r) Uᵀ]), and the pivots of the bound."""
+    (n, c), k, exact = a.shape, R.shape[1], A.with_precision(torch.float64)
+    if len(trail.pivots):
+        bound = LowerBound.at(exact, trail.pivots)
+    else:
+        bound = LowerBound.of(exact, child(seeded(numerics.seed), "pivots"))
+    q = diagonal_of_inverse(bound, R, U)[0][:, None]
+    squares = float((a / q).square().sum())
+    v = ((a / q).square() / q).sum(1)[:, None]
+    further, _ = _solved(A, torch.cat([a / q.square(), v * R], dim=1), numerics, trail, start=False)
+    by_weights, by_diagonal = further.solution.split([c, k], dim=1)
+    left = n * c / squares * torch.cat([by_weights, -by_diagonal / k], dim=1)
+    return -0.5 * n * c * math.log(squares / (n * c)), left, further.status, bound.pivots

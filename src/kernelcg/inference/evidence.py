@@ -40,9 +40,7 @@ def evidence(
     errors : whether standard errors of the gradient are wanted
     """
     Y = tensor(y, "y")
-    problem = Regression(
-        tensor(X, "X"), Y[:, None] if Y.ndim == 1 else Y, noise_variance, mean, backend or default()
-    )
+    problem = Regression(tensor(X, "X"), Y[:, None] if Y.ndim == 1 else Y, noise_variance, mean, backend or default())
     numerics = Numerics(probes, Stopping(rtol=rtol), preconditioner, seed)
     objective = Objective(problem, method=method, numerics=numerics)
     return objective(gp, value=True, errors=errors)[0]

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Generator, Tensor
@@ -165,7 +166,7 @@ class Traces:
         """Return the standard error of the mean over all probes, from means over groups of them; NaN for one."""
         count = min(GROUPS, self.Z.shape[1])
         edges = [round(i * self.Z.shape[1] / count) for i in range(count + 1)]
-        means = torch.stack([self.mean(slice(*ends)) for ends in zip(edges, edges[1:], strict=False)])
+        means = torch.stack([self.mean(slice(*ends)) for ends in pairwise(edges)])
         return means.std(0) / math.sqrt(count) if count > 1 else torch.full_like(means[0], math.nan)
 
     def pairs(self, left: Tensor, right: Tensor) -> Tensor:
@@ -186,7 +187,9 @@ def with_value(
     bound: LowerBound,
     numerics: Numerics,
 ) -> Estimate:
-    r"""Return the estimate with its value, :math:`-\tfrac12 b^\top A^{-1} b - \tfrac c2 \log|A| - \tfrac{nc}2 \log 2\pi`.
+    r"""Return the estimate with its value.
+
+    .. math:: -\tfrac12 b^\top A^{-1} b - \tfrac c2 \log|A| - \tfrac{nc}2 \log 2\pi
 
     With b = Y − Hβ and r = b − Aa in float64, bᵀA⁻¹b lies between bᵀa + aᵀr and that plus rᵀP⁻¹r.
     """

@@ -10,10 +10,10 @@ import torch
 from torch import Generator, Tensor
 
 from kernelcg.inference.ascent import Ascent, Curvature, Point, ascend
-from kernelcg.inference.objective import Objective, log_prior
 from kernelcg.inference.estimate import Estimate
 from kernelcg.inference.iterative import Trail
-from kernelcg.inference.model import GaussianProcess, Regression
+from kernelcg.inference.model import GaussianProcess
+from kernelcg.inference.objective import Objective, log_prior
 from kernelcg.randomness import child
 from kernelcg.solvers import Status
 
@@ -132,7 +132,8 @@ class _Search:
             sizes.append(size)
             size //= GROWTH
         starts = [self._clamped(self.gp.log_parameters().detach()), *self._random_starts(restarts, generator)]
-        ascent: Ascent[Trail] | None = None
+        ascent: Ascent[Trail | None] | None = None
+        previous_size = 0
         for size in reversed(sizes):
             objective = self.objective if size == len(order) else self.objective.on(order[:size])
             curvature = Curvature()
@@ -147,16 +148,16 @@ class _Search:
 
     def _climb(
         self, objective: Objective, starts: list[Tensor], curvature: Curvature, max_steps: int, last: bool
-    ) -> Ascent[Trail]:
+    ) -> Ascent[Trail | None]:
         """Return the best of the ascents from these starts."""
         free = int((self.lower < self.upper).sum())
         tolerance = EXACT_GAIN if objective.is_direct else NOISE_GAIN * free / (2 * objective.numerics.probes)
         rows, method = len(objective.problem), "direct" if objective.is_direct else "iterative"
 
-        def note(point: Point[Trail]) -> None:
+        def note(point: Point[Trail | None]) -> None:
             self._note(Step(rows, method, point.value, time.perf_counter() - self.began))
 
-        def evaluate(theta: Tensor, trail: Trail | None) -> Point[Trail]:
+        def evaluate(theta: Tensor, trail: Trail | None) -> Point[Trail | None]:
             return self._evaluated(objective, theta, trail)
 
         ascents = []
@@ -182,9 +183,7 @@ class _Search:
             return Ascent(unusable, curvature, math.nan, "A is not positive definite at the start", 1, False)
         return max(ascents, key=lambda ascent: ascent.point.value) if len(ascents) > 1 else ascents[0]
 
-    def stochastic(
-        self, optimizer: str, max_steps: int, step_size: float | None, generator: Generator
-    ) -> Learned:
+    def stochastic(self, optimizer: str, max_steps: int, step_size: float | None, generator: Generator) -> Learned:
         """Follow unbiased gradients with fresh probes for a given number of steps."""
         theta = self._clamped(self.gp.log_parameters().detach()).clone()
         if optimizer == "adagrad":
@@ -204,7 +203,7 @@ class _Search:
             self._note(Step(len(objective.problem), method, point.value, time.perf_counter() - self.began))
         return self._learned(theta, True, f"{max_steps} steps of {optimizer}, as asked")
 
-    def _evaluated(self, objective: Objective, theta: Tensor, trail: Trail | None) -> Point[Trail]:
+    def _evaluated(self, objective: Objective, theta: Tensor, trail: Trail | None) -> Point[Trail | None]:
         gp = self.gp.with_log_parameters(theta)
         estimate, trail = objective(gp, trail, value=False)
         prior, slope = log_prior(gp)
@@ -216,7 +215,9 @@ class _Search:
 
     def _random_starts(self, count: int, generator: Generator) -> list[Tensor]:
         theta, source = self.gp.log_parameters().detach(), child(generator, "restarts")
-        return [self._clamped(theta + torch.randn(len(theta), generator=source, dtype=theta.dtype)) for _ in range(count)]
+        return [
+            self._clamped(theta + torch.randn(len(theta), generator=source, dtype=theta.dtype)) for _ in range(count)
+        ]
 
     def _clamped(self, theta: Tensor) -> Tensor:
         return theta.clamp(self.lower, self.upper)

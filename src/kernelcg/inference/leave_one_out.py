@@ -43,7 +43,7 @@ def leave_one_out(posterior: Posterior, *, probes: int = 64, generator: Generato
     References
     ----------
     Dubrule (1983), Cross validation of kriging in a unique neighborhood; Rasmussen & Williams (2006), section 5.4.2.
-    """  # noqa: D205, D400
+    """  # noqa: D400
     problem, bound, status = posterior.problem, posterior.bound, Status.CONVERGED
     if isinstance(bound, Exact):
         n = len(problem)

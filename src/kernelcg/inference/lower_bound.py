@@ -42,9 +42,7 @@ class LowerBound:
         rank = rank or max(LEAST_RANK, math.isqrt(int(RANK_WORK / n)))
         rank = min(rank, n, max(int(budget / (8 * n * FACTORS_AT_ONCE)), 1))
         choose = random_pivots(generator)
-        factor = extended(
-            no_pivots(A.kernel, A.X), A.kernel, A.X, A.backend, rank=rank, tolerance=1e-10, choose=choose
-        )
+        factor = extended(no_pivots(A.kernel, A.X), A.kernel, A.X, A.backend, rank=rank, tolerance=1e-10, choose=choose)
         return cls.at(A, factor.pivots)
 
     @classmethod
@@ -65,14 +63,14 @@ class LowerBound:
         return rounding_slack(self.A) * 0.5 * (M + M.T)
 
     def gradient(self, left: Tensor, right: Tensor) -> Tensor:
-        r"""Return ∂/∂θ Σ_j left_jᵀ Q right_j for the log hyperparameters of the kernel.
+        """Return ∂/∂θ Σ_j left_jᵀ Q right_j for the log hyperparameters of the kernel.
 
-        With B = K_XU K_UU⁻¹, :math:`\partial Q = \partial K_{XU} B^\top + B\, \partial K_{UX} - B\, \partial K_{UU} B^\top`.
+        With B = K_XU K_UU⁻¹, ∂Q = ∂K_XU Bᵀ + B ∂K_UX − B ∂K_UU Bᵀ.
         """
         kernel, X, U = self.A.kernel, self.A.X, self.A.X[self.pivots]
-        l, r = self._onto_pivots(left), self._onto_pivots(right)
-        rectangular = self._gradient(kernel, X, U, torch.cat([left, right], 1), torch.cat([r, l], 1))
-        return rectangular - self._gradient(kernel, U, U, l, r)
+        left_U, right_U = self._onto_pivots(left), self._onto_pivots(right)
+        rectangular = self._gradient(kernel, X, U, torch.cat([left, right], 1), torch.cat([right_U, left_U], 1))
+        return rectangular - self._gradient(kernel, U, U, left_U, right_U)
 
     def trace_gradient(self) -> Tensor:
         """Return ∂/∂θ log|P| = tr(P⁻¹ ∂Q) for the log hyperparameters of the kernel. Costs O(n m²)."""

@@ -68,7 +68,7 @@ def drift(kind: str, X: Tensor) -> Drift:
         spread = X.std(0, correction=0)
         scale = torch.where(spread > SINGULAR * X.abs().amax(0), 1 / spread, 0.0)
         _, S, V = torch.linalg.svd((X - centre) * scale, full_matrices=False)
-        kept = S > SINGULAR * S.max().clamp_min(1e-300)
+        kept = SINGULAR * S.max().clamp_min(1e-300) < S
         slopes = scale[:, None] * V[kept].T / S[kept] * len(X) ** 0.5
         T = torch.cat([T, torch.cat([slopes.new_zeros(1, slopes.shape[1]), slopes])], dim=1)
     return Drift(centre, T)

@@ -23,7 +23,7 @@ FACTORS = 3
 
 
 def chosen_method(problem: Regression, method: str = "auto") -> tuple[str, str]:
-    """Return "direct" or "iterative" and the reason: counted, not timed, so that the same data give the same numbers."""
+    """Return "direct" or "iterative" and the reason: counted, not timed, so that the same data give the same."""
     n, budget = len(problem), problem.backend.budget()
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
@@ -32,7 +32,10 @@ def chosen_method(problem: Regression, method: str = "auto") -> tuple[str, str]:
     if n > DIRECT_ROWS:
         return "iterative", f"{n} rows: products with K cost less than factorising it"
     if FACTORS * 8 * n * n > budget:
-        return "iterative", f"a factor of {8 * n * n / 1e6:.3g} MB, three times over, does not fit {budget / 1e6:.3g} MB"
+        return (
+            "iterative",
+            f"a factor of {8 * n * n / 1e6:.3g} MB, three times over, does not fit {budget / 1e6:.3g} MB",
+        )
     return "direct", f"{n} rows: factorising K costs no more than iterating, and is exact"
 
 

@@ -97,6 +97,11 @@ class Posterior:
                 return replace(self, bound=Exact(A, factor), P=factor)
         return replace(self, bound=LowerBound.of(A, child(generator, "bound")))
 
+    def _certifier(self) -> EnergyBound:
+        if self.bound is None:
+            raise ValueError("this posterior was stored without its factors: call restored() first")
+        return self.bound
+
     # prediction
 
     def mean(self, X: Tensor) -> Tensor:
@@ -154,7 +159,7 @@ class Posterior:
         mean = K.T @ self.weights.X + h @ self.beta
         evaluation = self.rounding.of_mean(prior.clamp_min(0).sqrt(), self.weights.X)
         if not variance:
-            explained = torch.minimum(prior, self.bound.energy(K)).clamp_min(0).sqrt()  # ≥ (kᵀA⁻¹k)^½
+            explained = torch.minimum(prior, self._certifier().energy(K)).clamp_min(0).sqrt()  # ≥ (kᵀA⁻¹k)^½
             leverage = explained + self._drift_leverage(h - K.T @ self.drift_weights.X, prior.clamp_min(0).sqrt())[1]
             return Prediction(mean, leverage[:, None] * self.weights.error + evaluation)
         V, status = self._tightened(K, prior)
@@ -178,7 +183,9 @@ class Posterior:
         if R.shape[1] == 0:
             return R.new_zeros(len(R)), R.new_zeros(len(R))
         S = self._S()
-        wider = S + self.bound.energy_matrix(self.drift_weights.R) + torch.diag(self.drift_weights.floor.square())
+        wider = (
+            S + self._certifier().energy_matrix(self.drift_weights.R) + torch.diag(self.drift_weights.floor.square())
+        )
         off = error * self.drift_weights.error.norm() * torch.linalg.eigvalsh(S)[0].clamp_min(1e-300).rsqrt()
         high = (R * torch.linalg.solve(S, R.T).T).sum(1).clamp_min(0).sqrt() + off
         low = ((R * torch.linalg.solve(wider, R.T).T).sum(1).clamp_min(0).sqrt() - off).clamp_min(0)
@@ -199,7 +206,7 @@ class Posterior:
         stopping = replace(self.stopping, rtol=0.0, atol=A.spectrum_floor() * math.sqrt(self.variance_tolerance))
         for _ in range(TIGHTENINGS):
             report = self._solved(K, stopping, start)
-            V = certified(A, K, report.solution, self.bound, self.rounding)
+            V = certified(A, K, report.solution, self._certifier(), self.rounding)
             least = (K * V.X + V.X * V.R).sum(0)
             known = (prior - least - V.error.square()).clamp_min(0.0) + noise
             excess = float((V.error.square() / known).max()) / self.variance_tolerance

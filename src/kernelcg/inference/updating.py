@@ -24,13 +24,15 @@ def updated(
 ) -> Posterior:
     """Return the process conditioned on further observations Y at X, at the same hyperparameters.
 
-    The solve starts from the old weights, 0 for the new rows. The preconditioner has the rank, the pivots and the number
-    of neighbours that were chosen before: nothing is tried again unless it fails.
+    The solve starts from the old weights, 0 for the new rows. The preconditioner has the rank, the pivots and the
+    number of neighbours that were chosen before: nothing is tried again unless it fails.
     """
     old = posterior.problem
     known = _joined(old.noise_variance, noise_variance, len(old), len(X))
     problem = replace(old, X=torch.cat([old.X, X]), Y=torch.cat([old.Y, Y]), noise_variance=known)
-    weights = torch.cat([posterior.weights.X + posterior.drift_weights.X @ posterior.beta, posterior.drift_weights.X], 1)
+    weights = torch.cat(
+        [posterior.weights.X + posterior.drift_weights.X @ posterior.beta, posterior.drift_weights.X], 1
+    )
     start = torch.cat([weights, weights.new_zeros(len(X), weights.shape[1])])
     return condition(
         problem,

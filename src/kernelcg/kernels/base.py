@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from dataclasses import fields
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 
 import torch
 from torch import Generator, Tensor
@@ -34,7 +34,7 @@ class Kernel(Parametric, ABC):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field in fields(self):  # type: ignore[arg-type]  # a dataclass, as every Parametric
+        for field in fields(self):
             value, label = getattr(self, field.name), f"{type(self).__name__}.{field.name}"
             if str(field.type).endswith(("Kernel", "Kernel'>")) and not isinstance(value, Kernel):
                 raise TypeError(f"{label} must be a kernel, not {value!r}")
@@ -97,5 +97,6 @@ class Kernel(Parametric, ABC):
         """Return a copy whose hyperparameters have the dtype and device of X."""
         moved = copy.copy(self)
         for name, value in self._parts():
-            object.__setattr__(moved, name, value._beside(X) if isinstance(value, Kernel) else value.to(X))
+            own = value._beside(X) if isinstance(value, Kernel) else cast(Tensor, value).to(X)
+            object.__setattr__(moved, name, own)
         return moved

@@ -1,0 +1,194 @@
+"""Kernel ridge regression without its n × n matrix."""
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from torch import Tensor
+
+from kernelcg.arguments import positive
+from kernelcg.estimators.data import as_tensor
+from kernelcg.estimators.machine import KernelMachine
+from kernelcg.estimators.settings import (
+    chosen_backend,
+    chosen_device,
+    chosen_precision,
+    generator_from,
+    logger,
+    narrated,
+    planned,
+)
+from kernelcg.estimators.sklearn_kernels import converted, sklearn_pairwise
+from kernelcg.inference.certificate import certificate
+from kernelcg.inference.iterative import Numerics
+from kernelcg.inference.learning import Learned, learn
+from kernelcg.inference.model import GaussianProcess, Noise, Regression
+from kernelcg.inference.objective import Objective
+from kernelcg.inference.posterior import condition
+from kernelcg.kernels import Kernel
+from kernelcg.randomness import child
+from kernelcg.solvers import Stopping
+
+Floats = NDArray[np.float64]
+
+SELECTIONS = ("loo", "gcv", "marginal_likelihood")
+
+STEPS = 100
+
+
+class KernelRidge(KernelMachine):
+    """Kernel ridge regression, (K + αI) a = y, solved to a certified residual in O(n d) memory.
+
+    The common parameters and kernels of scikit-learn's KernelRidge mean the same here and give the same predictions.
+
+    Parameters
+    ----------
+    alpha : regularisation, one positive number
+    kernel : "linear", "rbf", "laplacian", "poly", "cosine", or a kernelcg or scikit-learn kernel object (whose
+        WhiteKernel is added to alpha)
+    gamma, degree, coef0 : of the named kernels, as in scikit-learn; gamma None means 1/d
+    selection : None uses the hyperparameters as given; "loo", "gcv" or "marginal_likelihood" choose alpha and those
+        of the kernel (gamma, lengthscales, variances), starting from the given ones, by the least leave-one-out or
+        generalised cross-validation error or the greatest marginal likelihood
+    max_iter, method, preconditioner, probes, rtol, device, dtype, memory, n_jobs, random_state, verbose :
+        as in `GPRegressor`
+
+    Attributes
+    ----------
+    dual_coef_ : (n,) or (n, c) the weights a
+    X_fit_ : (n, d) the training inputs
+    alpha_, kernel_ : as given or chosen
+    certificate_, report_, learning_, plan_, posterior_ : as in `GPRegressor`
+    """
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        *,
+        kernel: Any = "linear",
+        gamma: float | None = None,
+        degree: int = 3,
+        coef0: float = 1.0,
+        selection: str | None = None,
+        max_iter: int | None = None,
+        method: str = "auto",
+        preconditioner: Any = "auto",
+        probes: int = 8,
+        rtol: float = 1e-8,
+        device: str = "auto",
+        dtype: str = "auto",
+        memory: int | str | None = None,
+        n_jobs: int | None = None,
+        random_state: Any = 0,
+        verbose: int = 0,
+    ):
+        self.alpha = alpha
+        self.kernel = kernel
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
+        self.selection = selection
+        self.max_iter = max_iter
+        self.method = method
+        self.preconditioner = preconditioner
+        self.probes = probes
+        self.rtol = rtol
+        self.device = device
+        self.dtype = dtype
+        self.memory = memory
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Choose the hyperparameters if that was asked for, and solve for the weights.
+
+        Parameters
+        ----------
+        sample_weight : (n,) weights of the squared errors: αᵢ = α / wᵢ; rows of weight 0 are left out
+        """
+        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        if self.selection not in (None, *SELECTIONS):
+            raise ValueError(f"selection must be None or one of {', '.join(SELECTIONS)}, not {self.selection!r}")
+        kernel, noise = self._first(X.shape[1])
+        weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+        Y, extra = y.reshape(len(y), -1).astype(np.float64), None
+        if weights is not None:
+            X, Y, noise, extra = self._weighted(X, Y, weights, noise)
+        self._y_shape = y.shape[1:]
+        device = chosen_device(self.device)
+        problem = Regression(
+            as_tensor(X).to(device),
+            as_tensor(Y).to(device),
+            extra if extra is None else extra.to(device),
+            "zero",
+            chosen_backend(self.memory, self.n_jobs),
+            chosen_precision(self.dtype),
+        )
+        with narrated(self.verbose):
+            self._select_and_solve(problem, GaussianProcess(kernel, noise))
+        return self
+
+    def predict(self, X: Any) -> Floats:
+        """Return k(x, X) a."""
+        check_is_fitted(self)
+        return self._shaped(self.posterior_.mean(self._points(X)).cpu().numpy())
+
+    def _first(self, d: int) -> tuple[Kernel, Noise]:
+        if isinstance(self.alpha, str) or np.size(self.alpha) != 1:
+            raise ValueError(f"alpha must be one number, not {self.alpha!r}; fit one model for each alpha")
+        alpha = float(np.asarray(self.alpha, dtype=np.float64).reshape(()))
+        if not alpha > 0:
+            raise ValueError(
+                f"alpha must be positive, not {self.alpha!r}; for interpolation use a small one, say 1e-10"
+            )
+        if isinstance(self.kernel, str):
+            return sklearn_pairwise(self.kernel, self.gamma, self.degree, self.coef0, d), Noise(
+                positive(alpha, "alpha")
+            )
+        kernel, white = converted(self.kernel)
+        return kernel, Noise(positive(alpha, "alpha") + (0.0 if white is None else white.variance))
+
+    def _weighted(self, X: Floats, Y: Floats, weights: Floats, noise: Noise) -> tuple[Floats, Floats, Noise, Tensor]:
+        """Return the rows of positive weight, the least of their αᵢ = α / wᵢ, and what each has beyond that."""
+        if self.selection is not None:
+            raise ValueError("selection with sample_weight is not supported; give the hyperparameters")
+        present = weights > 0
+        if not present.any():
+            raise ValueError("every sample_weight is zero: there is nothing to fit")
+        alphas = as_tensor(noise.variance.item() / weights[present])
+        least = alphas.min()
+        return X[present], Y[present], Noise(least), alphas - least
+
+    def _select_and_solve(self, problem: Regression, gp: GaussianProcess) -> None:
+        self.plan_ = planned(problem, self.method, self.probes + problem.Y.shape[1])
+        logger.info("plan: %s", self.plan_)
+        generator = generator_from(self.random_state)
+        seed = generator.initial_seed()
+        if self.selection is None:
+            self.learning_ = Learned(gp, None, (), 0, True, "hyperparameters as given", 0.0)
+        else:
+            numerics = Numerics(self.probes, Stopping(rtol=1e-2), self.preconditioner, seed)
+            self.learning_ = learn(
+                Objective(problem, self.selection, self.method, numerics),
+                gp,
+                max_steps=STEPS if self.max_iter is None else self.max_iter,
+                generator=child(generator, "selection"),
+            )
+        self.posterior_ = condition(
+            problem,
+            self.learning_.gp,
+            method=self.plan_.method,
+            stopping=Stopping(rtol=self.rtol),
+            preconditioner=self.preconditioner,
+            generator=child(generator, "posterior"),
+        )
+        self.n_iter_ = max(len(self.learning_.steps), 1)
+        self.kernel_, self.alpha_ = self.posterior_.gp.kernel, self.posterior_.gp.noise.variance.item()
+        self.X_fit_ = problem.X.cpu().numpy()
+        self.dual_coef_ = self._shaped(self.posterior_.weights.X.cpu().numpy())
+        self.report_ = self.posterior_.report
+        self.certificate_ = certificate(self.posterior_, probes=0, seed=seed)
+        logger.info("%s", self.certificate_)
+        self._warn_of_fit()

@@ -1,0 +1,79 @@
+"""What all estimators share: a conditioned process, kept lean when stored, and how it is asked."""
+
+import os
+import warnings
+from abc import ABC
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.utils.validation import validate_data
+from torch import Tensor
+
+from kernelcg.errors import ConvergenceWarning
+from kernelcg.estimators.data import as_tensor
+from kernelcg.estimators.settings import Plan, generator_from
+from kernelcg.inference.certificate import Certificate
+from kernelcg.inference.learning import Learned
+from kernelcg.inference.posterior import Posterior
+from kernelcg.solvers import Status
+
+Floats = NDArray[np.float64]
+
+
+class KernelMachine(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is untyped
+    """An estimator built on a `Posterior`."""
+
+    random_state: Any
+    plan_: Plan
+    posterior_: Posterior
+    learning_: Learned
+    certificate_: Certificate
+    _y_shape: tuple[int, ...]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to a file that `kernelcg.load` reads: O(n d) numbers, no code."""
+        from kernelcg.estimators.saving import save
+
+        save(self, path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state without factors and preconditioners, which are made again where they are needed."""
+        state = dict(super().__getstate__())
+        if "posterior_" in state:
+            state["posterior_"] = state["posterior_"].lean()
+        return state
+
+    def _posterior(self) -> Posterior:
+        """Return the conditioned process with its factors, made again after unpickling or loading."""
+        if self.posterior_.is_lean:
+            self.posterior_ = self.posterior_.restored(self.plan_.method, generator_from(self.random_state))
+        return self.posterior_
+
+    def _points(self, X: Any) -> Tensor:
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        return as_tensor(X).to(self.posterior_.problem.X.device)
+
+    def _shaped(self, values: Floats) -> Floats:
+        return values if self._y_shape else values[:, 0]
+
+    def _warn_of_fit(self) -> None:
+        """Say in one warning what did not converge, if anything."""
+        learned, problems = self.learning_, []
+        if learned.failures:
+            problems.append(f"{learned.failures} of {learned.evaluations} evaluations while learning did not converge")
+        if not learned.converged:
+            problems.append(f"learning ended early: {learned.reason}")
+        if not self.certificate_.met:
+            problems.append(f"the fit is NOT exact: {self.certificate_.status.value}")
+        if problems:
+            remedy = (
+                "see certificate_, learning_ and report_; raise the noise, max_iter or rtol, or try method='direct'"
+            )
+            warnings.warn(f"{'; '.join(problems)} ({remedy})", ConvergenceWarning, stacklevel=5)
+
+    def _warn_of(self, status: Status, what: str) -> None:
+        if status is not Status.CONVERGED:
+            message = f"{what} did not reach its tolerance: {status.value}; return_bound=True gives error bounds"
+            warnings.warn(message, ConvergenceWarning, stacklevel=3)
