@@ -25,7 +25,7 @@ from kernelcg.kernels.stationary import per_feature
 
 _native: Any
 try:
-    from kernelcg import _native  # type: ignore[attr-defined, no-redef]  # absent in a pure Python install
+    from kernelcg import _native  # type: ignore[no-redef]  # absent in a pure Python install
 except ImportError as error:
     _native, _import_error = None, str(error)
 

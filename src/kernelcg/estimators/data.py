@@ -10,6 +10,9 @@ from torch import Tensor
 
 Floats = NDArray[np.float64]
 
+ROUNDING = 1e-14
+"""Standard deviation, relative to the largest number, that is nothing but rounding."""
+
 
 def as_tensor(values: Any) -> Tensor:
     """Return a float64 tensor of its own memory."""
@@ -54,8 +57,9 @@ def scaling(Y: Floats, normalize: bool, *, common: bool) -> tuple[Floats, Floats
     c = Y.shape[1]
     if not normalize:
         return np.zeros(c), np.ones(c)
-    mean, scale = Y.mean(axis=0), Y.std(axis=0)
+    largest = np.full(c, np.abs(Y).max()) if common else np.abs(Y).max(axis=0)
+    unit = np.where(largest > 0, largest, 1.0)
+    spread = np.std(Y / unit, axis=0)  # of numbers whose squares neither over- nor underflow
     if common:
-        scale = np.full(c, np.sqrt(np.mean(scale**2)))
-    constant = scale <= 1e-14 * np.abs(Y).max(axis=0)  # nothing but rounding
-    return mean, np.where(constant, 1.0, scale)
+        spread = np.full(c, np.sqrt(np.mean(spread**2)))
+    return np.mean(Y, axis=0), np.where(spread <= ROUNDING, 1.0, spread * unit)

@@ -12,6 +12,8 @@ from torch import Tensor
 from kernelcg.estimators.data import as_tensor, checked_noise_variance, scaling, without_missing
 from kernelcg.estimators.machine import KernelMachine
 from kernelcg.estimators.settings import (
+    Plan,
+    check_options,
     chosen_backend,
     chosen_device,
     chosen_precision,
@@ -146,6 +148,7 @@ class GPRegressor(KernelMachine):
         noise_variance : (n,) known variances of the observations, in the units of y²; they are added to the learned
             noise (which may be fixed at a small value)
         """
+        check_options(self.get_params(deep=False))
         X, y, noise_variance = without_missing(X, y, noise_variance, self.missing)
         X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         known = checked_noise_variance(noise_variance, len(X))
@@ -168,22 +171,25 @@ class GPRegressor(KernelMachine):
         if y.shape[1:] != self._y_shape:
             raise ValueError(f"y has shape {y.shape}, but the model was fitted to {self._y_shape or '(one)'} outputs")
         known = checked_noise_variance(noise_variance, len(X))
+        if known is not None and np.ptp(self.y_scale_) > 0:
+            raise ValueError("noise_variance of several outputs in different units must be given to fit already")
         more = self._problem(X, y.reshape(len(y), -1).astype(np.float64), known)
-        generator = generator_from(self.random_state)
+        plan, generator = self._plan_with(more), generator_from(self.random_state)
         with narrated(self.verbose):
             posterior = updated(
-                self._posterior(), more.X, more.Y, more.noise_variance, method=self.method, generator=generator
+                self._posterior(), more.X, more.Y, more.noise_variance, method=plan.method, generator=generator
             )
             if learn:
                 self._learn_and_condition(posterior.problem, posterior.gp, self.optimizer or "lbfgs")
             else:
+                self.plan_ = plan
                 self._keep(posterior, self.learning_)
         return self
 
     def log_marginal_likelihood(self, theta: Any = None, eval_gradient: bool = False) -> Any:
         """Return the log marginal likelihood of the training data at log hyperparameters (kernel's, then the noise)."""
         check_is_fitted(self)
-        posterior = self._posterior()
+        posterior = self.posterior_
         if theta is None and not eval_gradient:
             return self.log_marginal_likelihood_value_
         gp = posterior.gp if theta is None else posterior.gp.with_log_parameters(as_tensor(theta))
@@ -212,10 +218,11 @@ class GPRegressor(KernelMachine):
         if return_std and return_cov:
             raise ValueError("ask for the standard deviation or for the covariance, not for both")
         points = self._points(X)
+        if not (return_std or return_cov or return_bound):
+            return self._in_units(self.posterior_.mean(points))  # needs no factor, even after loading
         posterior = self._posterior()
-        if not (return_std or return_bound):
-            mean = self._in_units(posterior.mean(points))
-            return (mean, self._covariance(posterior, points, include_noise)) if return_cov else mean
+        if return_cov and not return_bound:
+            return self._in_units(posterior.mean(points)), self._covariance(posterior, points, include_noise)
         found = posterior.predict(points, variance=return_std, bound=return_bound)
         self._warn_of(found.status, "the predictive variance")
         answer: list[Any] = [self._in_units(found.mean)]
@@ -267,6 +274,13 @@ class GPRegressor(KernelMachine):
             chosen_backend(self.memory, self.n_jobs),
             chosen_precision(self.dtype),
         )
+
+    def _plan_with(self, more: Regression) -> Plan:
+        """Return the plan for the present data and further ones."""
+        old = self.posterior_.problem
+        X, Y = torch.cat([old.X, more.X]), torch.cat([old.Y, more.Y])
+        sizes = replace(more, X=X, Y=Y, noise_variance=None, mean="zero")
+        return planned(sizes, self.method, self.probes + Y.shape[1] + old.H.shape[1])
 
     def _objective(self, problem: Regression) -> Objective:
         seed = generator_from(self.random_state).initial_seed()

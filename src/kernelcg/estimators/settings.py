@@ -1,9 +1,10 @@
 """From the constructor parameters of an estimator to the objects that do the work."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ from kernelcg.arguments import positive
 from kernelcg.backends import Backend
 from kernelcg.backends.base import require_memory
 from kernelcg.estimators.sklearn_kernels import converted
-from kernelcg.inference.model import GaussianProcess, Noise, Regression
-from kernelcg.inference.objective import FACTORS, chosen_method
+from kernelcg.inference.learning import OPTIMIZERS
+from kernelcg.inference.model import DRIFTS, GaussianProcess, Noise, Regression
+from kernelcg.inference.objective import FACTORS, METHODS, chosen_method
 from kernelcg.kernels import Matern
+from kernelcg.preconditioners import Preconditioner, available
 from kernelcg.randomness import seeded
 
 logger = logging.getLogger("kernelcg")
@@ -31,6 +34,42 @@ PRECISIONS = {"auto": None, None: None, "float32": torch.float32, "float64": tor
 
 BLOCKS = 40
 """Blocks of n numbers a column that learning holds at once: solutions, directions, residuals and their copies."""
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise unless the parameters of a constructor mean something, also those that this fit would not look at."""
+    for name, value in options.items():
+        if name in OPTIONS and not OPTIONS[name][0](value):
+            raise ValueError(f"{name} must be {OPTIONS[name][1]}, not {value!r}")
+    recipes = (None, "auto", *available())
+    given = options.get("preconditioner")
+    if not (isinstance(given, Preconditioner) or given in recipes):
+        raise ValueError(f"preconditioner must be 'auto', a recipe, or one of {', '.join(available())}, not {given!r}")
+
+
+def _whole(value: Any, least: int) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+OPTIONS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "method": (lambda v: v in METHODS, f"one of {', '.join(METHODS)}"),
+    "optimizer": (lambda v: v is None or v in OPTIMIZERS, f"one of {', '.join(OPTIMIZERS)} or None"),
+    "max_iter": (lambda v: v is None or _whole(v, 0), "a whole number of steps, not negative, or None"),
+    "step_size": (lambda v: v is None or (_number(v) and 0 < v < float("inf")), "a positive number or None"),
+    "probes": (lambda v: _whole(v, 1), "a whole number, at least 1"),
+    "n_restarts": (lambda v: _whole(v, 0), "a whole number, not negative"),
+    "rtol": (lambda v: _number(v) and 0 <= v < 1, "a number in [0, 1): at 1 the zero vector would pass"),
+    "mean": (lambda v: v in DRIFTS, f"one of {', '.join(DRIFTS)}"),
+    "normalize_y": (lambda v: isinstance(v, bool | np.bool_), "True or False"),
+    "missing": (lambda v: v in ("error", "drop"), "'error' or 'drop'"),
+    "n_jobs": (lambda v: v is None or (_whole(abs(v), 1) if _number(v) else False), "a whole number but 0, or None"),
+    "verbose": (lambda v: isinstance(v, bool | np.bool_) or _whole(v, 0), "0, 1 or 2"),
+}
+"""What a parameter of a constructor may be, and the same in words."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +108,7 @@ def chosen_device(device: str | None) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         return torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, TypeError) as error:
         raise ValueError(f"device={device!r} cannot be used here: {error}") from error
 
 
@@ -80,15 +119,19 @@ def chosen_backend(memory: int | str | None, n_jobs: int | None) -> Backend:
 
 def chosen_precision(dtype: str | None) -> torch.dtype | None:
     """Return the precision of products; None leaves it to the noise level."""
-    name = np.dtype(dtype).name if dtype not in PRECISIONS and dtype is not None else dtype
-    if name not in PRECISIONS:
-        raise ValueError(f"dtype must be 'auto', 'float32' or 'float64', not {dtype!r}")
-    return PRECISIONS[name]
+    try:
+        return PRECISIONS[dtype if dtype in (None, "auto") else np.dtype(dtype).name]
+    except (TypeError, KeyError):
+        raise ValueError(f"dtype must be 'auto', 'float32' or 'float64', not {dtype!r}") from None
 
 
 def generator_from(random_state: Any) -> Generator:
     """Return a generator seeded by an integer, a NumPy RandomState, or None for a seed of its own."""
-    return seeded(int(check_random_state(random_state).randint(2**31 - 1)))
+    try:
+        source = check_random_state(random_state)
+    except ValueError as error:
+        raise ValueError(f"random_state must be an integer, a numpy RandomState or None: {error}") from None
+    return seeded(int(source.randint(2**31 - 1)))
 
 
 def first_process(kernel: Any, noise: Any, X: torch.Tensor) -> GaussianProcess:

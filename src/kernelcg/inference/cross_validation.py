@@ -77,6 +77,7 @@ def _solved(
         start=trail.solutions if trail is not None and start else None,
         stopping=numerics.stopping,
         generator=child(seeded(numerics.seed), "preconditioner"),
+        reproducible=True,
     )
 
 

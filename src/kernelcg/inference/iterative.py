@@ -126,7 +126,9 @@ def _solve(
     start = None if trail is None else trail.solutions
     if numerics.preconditioner == "auto":
         kept = None if trail is None else trail.kept
-        return planning.solve_reusing(A, B, kept, start=start, stopping=numerics.stopping, generator=generator)
+        return planning.solve_reusing(
+            A, B, kept, start=start, stopping=numerics.stopping, generator=generator, reproducible=True
+        )
     report = planning.solve(
         A, B, preconditioner=numerics.preconditioner, start=start, stopping=numerics.stopping, generator=generator
     )

@@ -219,12 +219,12 @@ class Posterior:
 
     def _solved(self, B: Tensor, stopping: Stopping, start: Tensor | None = None) -> SolveReport:
         if self.P is None:
-            return planning.solve(self.A, B, start=start, stopping=stopping)
+            return planning.solve_automatically(self.A, B, start, stopping, reproducible=True)[0]
         first = self.P.solve(B) if start is None else start
         report = solve(self.A, B, preconditioner=self.P, start=first, stopping=stopping)
         if report.status is Status.CONVERGED:
             return report
-        return planning.solve(self.A, B, start=report.solution, stopping=stopping)
+        return planning.solve_automatically(self.A, B, report.solution, stopping, reproducible=True)[0]
 
     def _columns_at_once(self) -> int:
         budget = self.problem.backend.budget()
@@ -274,7 +274,7 @@ def condition(
     elif prepared is not None or preconditioner == "auto":
         first = None if prepared is None else Kept(prepared, math.inf)
         report, kept = planning.solve_reusing(
-            A, B, first, start=start, stopping=stopping, generator=child(generator, "P")
+            A, B, first, start=start, stopping=stopping, generator=child(generator, "P"), reproducible=True
         )
         P = None if kept.prepared is None else kept.prepared.factor(A.scale, A.diagonal)
     else:
@@ -307,7 +307,7 @@ def _directly(
     try:
         factor = CholeskyFactor(A.dense())
     except LinAlgError:
-        return planning.solve(A, B, stopping=stopping), None, None
+        return planning.solve_automatically(A, B, stopping=stopping, reproducible=True)[0], None, None
     report = solve(A, B, preconditioner=factor, start=factor.solve(B), stopping=stopping)
     report = replace(report, method="direct", seconds=time.perf_counter() - began)
     return report, factor, Exact(A, factor)

@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 from kernelcg.inference.lower_bound import LowerBound
 from kernelcg.inference.objective import chosen_method
 from kernelcg.inference.posterior import Posterior, condition
-from kernelcg.preconditioners.prepared import DiagonalRemainder, LowRankAndRemainder, SparseRemainder
+from kernelcg.preconditioners.prepared import DiagonalRemainder, LowRankAndRemainder
 from kernelcg.preconditioners.vecchia import sparse_remainder
 from kernelcg.randomness import child
 
@@ -61,10 +61,8 @@ def _like(posterior: Posterior, larger: Posterior, generator: Generator) -> LowR
     if not isinstance(prepared, LowRankAndRemainder) or not isinstance(posterior.bound, LowerBound):
         return None
     A = larger.problem.system(larger.gp)
-    rank = 0 if prepared.F is None else prepared.F.shape[1]
-    F = LowerBound.at(A, posterior.bound.pivots[:rank]).F if rank else None
-    if isinstance(prepared.remainder, SparseRemainder):
-        neighbours = prepared.remainder.neighbours.shape[1]
-        remainder = sparse_remainder(A.kernel, A.X, A.backend, child(generator, "order"), neighbours, F)
+    F = LowerBound.at(A, posterior.bound.pivots[: prepared.rank]).F if prepared.rank else None
+    if prepared.neighbours:
+        remainder = sparse_remainder(A.kernel, A.X, A.backend, child(generator, "order"), prepared.neighbours, F)
         return LowRankAndRemainder(F, remainder)
     return LowRankAndRemainder(F, DiagonalRemainder())

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Generator, Tensor
@@ -13,7 +13,8 @@ from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.operators import ConstantInvertible, KernelPlusDiagonal
 from kernelcg.planning.costs import Costs, best_of, measured
 from kernelcg.planning.growing_factor import GrowingFactor
-from kernelcg.planning.pilot import Pilot, pilot
+from kernelcg.planning.options import Automatic, Option, named
+from kernelcg.planning.pilot import Pilot, Trial, pilot
 from kernelcg.planning.rate import Forecast
 from kernelcg.preconditioners.base import FACTORS_AT_ONCE
 from kernelcg.preconditioners.prepared import DiagonalRemainder, LowRankAndRemainder
@@ -40,28 +41,6 @@ NEIGHBOURS = (0, 30, 60)
 RETRYABLE = (Status.STOPPED, Status.STAGNATED)
 
 
-@dataclass(frozen=True)
-class Option:
-    """Something that can be done next, and what it is expected to cost from here to the end."""
-
-    what: str
-    rank: int
-    neighbours: int
-    iterations: float
-    seconds: float
-    why: str
-
-
-@dataclass(frozen=True, eq=False)
-class Automatic:
-    """The outcome: the report, and the preconditioner it ended with (None: no preconditioner, or a direct solve)."""
-
-    report: SolveReport
-    prepared: LowRankAndRemainder | None
-    preconditioner: ConstantInvertible | None
-    build_seconds: float
-
-
 class Search:
     """One automatic solve of A X = B.
 
@@ -82,7 +61,9 @@ class Search:
         callback: Callable[[Progress], bool | None] | None,
         generator: Generator,
         numbers: float,
+        costs: Costs | None = None,
     ):
+        self.given = costs
         self.A, self.B, self.X, self.stopping, self.callback = A, B, start, stopping, callback
         self.generator, self.numbers = generator, numbers
         self.began = time.perf_counter()
@@ -125,7 +106,7 @@ class Search:
             trial = tried.trial(self.low_rank.F, 0)
             if trial.iterations * product > self._exploring(product):
                 return trial.expected(tried.ratio)
-        forecast = Forecast(self.thresholds, TRIAL)
+        forecast = self._forecast(0, 0)
 
         def exploring_is_cheaper() -> bool:
             if forecast.iterations < TRIAL:
@@ -134,12 +115,15 @@ class Search:
 
         option = Option("no preconditioner", 0, 0, math.nan, math.nan, "a trial")
         self._attempt(option, None, forecast, exploring_is_cheaper)
-        per_step = forecast.seconds / max(forecast.iterations, 1)
-        self.costs = replace(self._measured(per_step), product=per_step)
+        if self.given is None:
+            per_step = forecast.seconds / max(forecast.iterations, 1)
+            self.costs = replace(self._measured(per_step), product=per_step)
         return forecast.remaining()
 
     def _product_seconds(self) -> float:
         """Return the time of a product with A, from a strip of it."""
+        if self.given is not None:
+            return self.given.product
         A, rows = self.A, max(len(self.A) // STRIP, 1)
         if isinstance(A.backend, Dense):
             return best_of(1, lambda: A @ self.B)
@@ -212,8 +196,8 @@ class Search:
             prepared = self._prepared(option)
             P = prepared.factor(self.A.scale, self.A.diagonal)
             self.built = (prepared, P, time.perf_counter() - self.idle_since)
-            option = replace(option, what=_named(self.low_rank.F[:, : option.rank].shape[1], option.neighbours))
-        forecast = Forecast(self.thresholds, TRIAL)
+            option = replace(option, what=named(self.low_rank.F[:, : option.rank].shape[1], option.neighbours))
+        forecast = self._forecast(option.rank, option.neighbours)
         patience = 2 * option.iterations + 10
 
         def too_slow() -> bool:
@@ -259,7 +243,7 @@ class Search:
         options = []
         for q, trial in found.items():
             growth = sum(growths) / len(growths) if q else trial.growth  # few iterations: one trial alone is noisy
-            expected, local = trial.expected(pilot.ratio, growth), trial.local_seconds if q else 0.0
+            expected, local = trial.expected(pilot.ratio, growth), self._local_seconds(trial, ranks[q], q)
             why = f"{trial.iterations:.0f} iterations on {len(pilot.rows)} neighbouring points"
             options.append(self._priced(ranks[q], q, expected, local, why))
             if 2 * ranks[q] <= self._rank_limit(q):
@@ -269,7 +253,7 @@ class Search:
 
     def _priced(self, rank: int, neighbours: int, iterations: float, local: float, why: str) -> Option:
         seconds = self.costs.low_rank(rank) + local + iterations * self.costs.iteration(rank, neighbours)
-        return Option(_named(rank, neighbours), rank, neighbours, iterations, seconds, why)
+        return Option(named(rank, neighbours), rank, neighbours, iterations, seconds, why)
 
     def _first_pilot_rank(self) -> int:
         """Return the rank that costs no more than one product, at which it is time to look around."""
@@ -303,9 +287,20 @@ class Search:
 
     # bookkeeping
 
+    def _forecast(self, rank: int, neighbours: int) -> Forecast:
+        given = None if self.given is None else self.given.iteration(rank, neighbours)
+        return Forecast(self.thresholds, TRIAL, given)
+
+    def _local_seconds(self, trial: Trial, rank: int, neighbours: int) -> float:
+        if neighbours == 0:
+            return 0.0
+        return trial.local_seconds if self.given is None else self.given.local(rank, neighbours)
+
     def _measured(self, product: float) -> Costs:
-        """Measure this machine once."""
-        if math.isinf(self.costs.product):
+        """Measure this machine once, unless its costs were given."""
+        if self.given is not None:
+            self.costs = self.given
+        elif math.isinf(self.costs.product):
             self.costs = measured(len(self.A), self.B.shape[1], product, self.A.X)
         return self.costs
 
@@ -387,7 +382,3 @@ class Search:
             tried=(*self.notes, *(note for report in reports for note in report.tried)),
             attempts=tuple(self.attempts),
         )
-
-
-def _named(rank: int, neighbours: int) -> str:
-    return f"low rank {rank}" + (f" + Vecchia {neighbours}" if neighbours else "")

@@ -24,6 +24,9 @@ VECTOR_PASSES = 60
 
 ROWS_OF_PANEL = 2**16
 
+TYPICAL_MULTIPLY_ADDS, TYPICAL_FLOPS, TYPICAL_BANDWIDTH, STEP_OF_PYTHON = 5e10, 8e10, 1.5e9, 1e-3
+"""Rates of two cores of a server: products with K, products of matrices, numbers read; overhead of a step, seconds."""
+
 
 @dataclass(frozen=True)
 class Costs:
@@ -58,6 +61,12 @@ class Costs:
         """Return the time of a Cholesky solve."""
         entries, factorisation = self.product, self.n**3 / 3 / (EFFICIENCY * self.flops)
         return 2 * entries + factorisation
+
+
+def counted(n: int, k: int, d: int) -> Costs:
+    """Return costs on a machine of typical speed, by counting operations: the same in every run."""
+    product = n * n * ((d + 10) / 2 + k) / TYPICAL_MULTIPLY_ADDS + STEP_OF_PYTHON
+    return Costs(n, k, product, TYPICAL_FLOPS, TYPICAL_BANDWIDTH)
 
 
 def measured(n: int, k: int, product: float, like: Tensor) -> Costs:

@@ -11,11 +11,13 @@ class Forecast:
     """Extrapolates the distance of the slowest column to its threshold.
 
     The logarithm of the best residual so far is taken to go on falling as it did over the second half of the
-    iterations; before ``patience`` iterations nothing is said.
+    iterations; before ``patience`` iterations nothing is said. ``per_iteration`` is what one takes, in seconds, if that
+    is not to be measured.
     """
 
-    def __init__(self, thresholds: Tensor, patience: int):
+    def __init__(self, thresholds: Tensor, patience: int, per_iteration: float | None = None):
         self.thresholds, self.patience = thresholds.clamp_min(1e-300), patience
+        self.per_iteration = per_iteration
         self.distances: list[float] = []
         self.seconds = 0.0
 
@@ -25,7 +27,7 @@ class Forecast:
         ratio = float(ratios[ratios.isfinite()].max()) if bool(ratios.isfinite().any()) else 0.0
         distance = math.log(ratio) if ratio > 0 else -math.inf
         self.distances.append(min(distance, self.distances[-1]) if self.distances else distance)
-        self.seconds = progress.seconds
+        self.seconds = progress.seconds if self.per_iteration is None else self.iterations * self.per_iteration
 
     @property
     def iterations(self) -> int:

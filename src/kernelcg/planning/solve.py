@@ -12,6 +12,7 @@ from torch import Generator
 from kernelcg.arguments import matrix, memory_bytes
 from kernelcg.operators import Invertible, KernelPlusDiagonal
 from kernelcg.planning.automatic import Search
+from kernelcg.planning.costs import counted
 from kernelcg.preconditioners import Preconditioner, Prepared, recipe
 from kernelcg.randomness import seeded
 from kernelcg.solvers import Attempt, Progress, SolveReport, Status, Stopping
@@ -30,6 +31,8 @@ class Kept:
 
     prepared: Prepared | None
     build_seconds: float
+    per_iteration: float | None = None
+    """Seconds of an iteration if they are not to be measured."""
     first_iterations: int | None = None
     excess_seconds: float = 0.0
 
@@ -38,7 +41,8 @@ class Kept:
         steps = int(report.iterations.max())
         if self.first_iterations is None:
             return replace(self, first_iterations=steps)
-        excess = max(steps - self.first_iterations, 0) * report.seconds / max(steps, 1)
+        each = report.seconds / max(steps, 1) if self.per_iteration is None else self.per_iteration
+        excess = max(steps - self.first_iterations, 0) * each
         return replace(self, excess_seconds=self.excess_seconds + excess)
 
     @property
@@ -124,23 +128,34 @@ def solve_automatically(
     callback: Callable[[Progress], bool | None] | None = None,
     generator: Generator | None = None,
     memory: int | str | None = None,
+    reproducible: bool = False,
 ) -> tuple[SolveReport, Kept]:
-    """Solve with an automatic choice and return what was built, to be kept for the next system."""
+    """Solve with an automatic choice and return what was built, to be kept for the next system.
+
+    The choice goes by costs measured on this machine, or if it has to be ``reproducible`` by operations counted.
+    """
     if not isinstance(A, KernelPlusDiagonal):
         raise TypeError(f"an automatic choice needs a KernelPlusDiagonal, not {type(A).__name__}; name a recipe")
     held = memory_bytes(memory)
     numbers = math.inf if held is None else held // 8
+    right = matrix(B, "B", finite=False).double()
+    costs = counted(len(A), right.shape[1], A.X.shape[1]) if reproducible else None
     search = Search(
         A,
-        matrix(B, "B", finite=False).double(),
+        right,
         start=None if start is None else torch.as_tensor(start).double(),
         stopping=stopping,
         callback=callback,
         generator=generator or seeded(0),
         numbers=numbers,
+        costs=costs,
     )
     result = search.run()
-    return result.report, Kept(result.prepared, result.build_seconds)
+    if costs is None or result.prepared is None:
+        return result.report, Kept(result.prepared, result.build_seconds)
+    rank, neighbours = result.prepared.rank, result.prepared.neighbours
+    build_seconds = costs.low_rank(rank) + costs.local(rank, neighbours)
+    return result.report, Kept(result.prepared, build_seconds, costs.iteration(rank, neighbours))
 
 
 def solve_reusing(
@@ -153,14 +168,16 @@ def solve_reusing(
     callback: Callable[[Progress], bool | None] | None = None,
     generator: Generator | None = None,
     memory: int | str | None = None,
+    reproducible: bool = False,
 ) -> tuple[SolveReport, Kept]:
     """Solve one of a sequence of nearby systems, with the preconditioner of the last one while that pays.
 
     Only what depends on S and D is refactored; the pivots, the low-rank factor and the neighbours belong to the
     kernel they were made for. A solve that fails with a kept preconditioner goes on with a new one.
+    ``reproducible`` is as in `solve_automatically`.
     """
     if kept is None or kept.prepared is None or not kept.pays:
-        return solve_automatically(A, B, start, stopping, callback, generator, memory)
+        return solve_automatically(A, B, start, stopping, callback, generator, memory, reproducible)
     began = time.perf_counter()
     P = kept.prepared.factor(A.scale, A.diagonal)
     built = time.perf_counter() - began
@@ -170,7 +187,7 @@ def solve_reusing(
     if first.status in (Status.CONVERGED, Status.STOPPED, Status.TIME_LIMIT, Status.MAX_ITERATIONS):
         return first, kept.after(first)
     left = _less(stopping, first.seconds, int(first.iterations.max()))
-    second, fresh = solve_automatically(A, B, first.solution, left, callback, generator, memory)
+    second, fresh = solve_automatically(A, B, first.solution, left, callback, generator, memory, reproducible)
     report = replace(
         second,
         iterations=first.iterations + second.iterations,

@@ -36,6 +36,16 @@ class LowRankAndRemainder:
     notes: tuple[str, ...] = ()
     """What was done beyond the formula, such as jitter."""
 
+    @property
+    def rank(self) -> int:
+        """Return the number of columns of F."""
+        return 0 if self.F is None else self.F.shape[1]
+
+    @property
+    def neighbours(self) -> int:
+        """Return the number of neighbours on which the remainder is kept; 0 if it is kept in another way."""
+        return self.remainder.neighbours.shape[1] if isinstance(self.remainder, SparseRemainder) else 0
+
     def factor(self, scale: Tensor | None, diagonal: Tensor) -> ConstantInvertible:
         base = self.remainder.factor(scale, diagonal)
         if self.F is None or self.F.shape[1] == 0:
