@@ -21,11 +21,11 @@ from kernelcg.estimators.settings import (
 )
 from kernelcg.estimators.sklearn_kernels import converted, sklearn_pairwise
 from kernelcg.inference.certificate import certificate
+from kernelcg.inference.conditioning import condition
 from kernelcg.inference.iterative import Numerics
 from kernelcg.inference.learning import Learned, learn
 from kernelcg.inference.model import GaussianProcess, Noise, Regression
 from kernelcg.inference.objective import Objective
-from kernelcg.inference.posterior import condition
 from kernelcg.kernels import Kernel
 from kernelcg.randomness import child
 from kernelcg.solvers import Stopping

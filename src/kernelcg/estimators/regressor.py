@@ -24,12 +24,13 @@ from kernelcg.estimators.settings import (
     planned,
 )
 from kernelcg.inference.certificate import certificate
+from kernelcg.inference.conditioning import condition
 from kernelcg.inference.iterative import Numerics
 from kernelcg.inference.learning import Learned, learn
 from kernelcg.inference.leave_one_out import LeaveOneOut, leave_one_out
 from kernelcg.inference.model import GaussianProcess, Regression
 from kernelcg.inference.objective import Objective
-from kernelcg.inference.posterior import Posterior, condition
+from kernelcg.inference.posterior import Posterior
 from kernelcg.inference.sampling import draws
 from kernelcg.inference.updating import updated
 from kernelcg.randomness import child

@@ -1,5 +1,6 @@
 """Inference: the model, its evidence, learning, prediction, certificates."""
 
+from kernelcg.inference.conditioning import condition
 from kernelcg.inference.estimate import Estimate
 from kernelcg.inference.evidence import evidence, log_marginal_likelihood
 from kernelcg.inference.iterative import Numerics, iterative_estimate
@@ -7,7 +8,7 @@ from kernelcg.inference.learning import Learned, Step, learn
 from kernelcg.inference.leave_one_out import LeaveOneOut, leave_one_out
 from kernelcg.inference.model import GaussianProcess, Noise, Regression
 from kernelcg.inference.objective import Objective
-from kernelcg.inference.posterior import Posterior, Prediction, condition
+from kernelcg.inference.posterior import Posterior, Prediction
 from kernelcg.inference.sampling import draws, pathwise
 
 __all__ = [

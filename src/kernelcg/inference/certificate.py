@@ -13,7 +13,7 @@ from kernelcg.randomness import seeded
 from kernelcg.solvers import Status, log_determinant
 
 VECCHIA_FLOOR = 0.1
-"""Smallest eigenvalue of P^-½AP^-½ with neighbours that is reckoned with; 0.5 was measured. Ritz values may refute it."""
+"""Smallest eigenvalue of P^-½AP^-½ with neighbours reckoned with; 0.5 was measured. Ritz values may refute it."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,11 +41,11 @@ def direct_estimate(problem: Regression, gp: GaussianProcess, criterion: str = "
         factor = CholeskyFactor(A.dense())
     except LinAlgError:
         return impossible(p, Status.INDEFINITE_OPERATOR)
-    solved = factor.solve(torch.cat([problem.Y, problem.H], dim=1))
+    solved = factor.solve(torch.cat([problem.centred, problem.H], dim=1))
     c = problem.Y.shape[1]
     beta, a = generalised_least_squares(problem.H, solved[:, :c], solved[:, c:])
     log_determinant = float(factor.log_determinant())
-    quadratic = float(((problem.Y - problem.H @ beta) * a).sum())
+    quadratic = float(((problem.centred - problem.H @ beta) * a).sum())
     found = CRITERIA[criterion](Factorised(a, log_determinant, factor.inverse(), quadratic))
     if found is None or not math.isfinite(found.value):
         return impossible(p, Status.NOT_FINITE)

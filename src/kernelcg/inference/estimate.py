@@ -49,7 +49,8 @@ def impossible(p: int, status: Status) -> Estimate:
 def generalised_least_squares(H: Tensor, solved_Y: Tensor, solved_H: Tensor) -> tuple[Tensor, Tensor]:
     r"""Return :math:`\beta = (H^\top A^{-1} H)^{-1} H^\top A^{-1} Y` and :math:`a = A^{-1}(Y - H \beta)`.
 
-    From A⁻¹Y and A⁻¹H as they come from a solver: Hᵀa = 0 to rounding even where those are inexact.
+    Y may be given without a drift of the same kind; β is then what that lacks. From A⁻¹Y and A⁻¹H as they come from a
+    solver: Hᵀa = 0 to rounding even where those are inexact.
     """
     if H.shape[1] == 0:
         return H.new_zeros(0, solved_Y.shape[1]), solved_Y

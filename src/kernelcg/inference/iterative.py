@@ -92,7 +92,7 @@ def iterative_estimate(
         bound = LowerBound.of(exact, child(source, "pivots"), None if value else LEAST_RANK)
     W, Z = _probes(bound, k, child(source, "probes"), numerics.rademacher)
     report, kept = _solve(
-        A, torch.cat([problem.Y, problem.H, W], dim=1), numerics, trail, child(source, "preconditioner")
+        A, torch.cat([problem.centred, problem.H, W], dim=1), numerics, trail, child(source, "preconditioner")
     )
     if report.status in FATAL or not bool(report.solution.isfinite().all()):
         return impossible(len(theta), report.status), None
@@ -196,7 +196,7 @@ def with_value(
     With b = Y − Hβ and r = b − Aa in float64, bᵀA⁻¹b lies between bᵀa + aᵀr and that plus rᵀP⁻¹r.
     """
     (n, c), A = problem.Y.shape, problem.system(gp)
-    b = problem.Y - problem.H @ beta
+    b = problem.centred - problem.H @ beta
     r = b - A @ a
     least = float((b * a + a * r).sum())
     width = float(bound.energy(r).sum())

@@ -94,6 +94,10 @@ class Regression:
     drift: Drift = field(init=False)
     H: Tensor = field(init=False)
     """(n, b) the drift functions at X."""
+    ordinary: Tensor = field(init=False)
+    """(b, c) coefficients of the drift by ordinary least squares."""
+    centred: Tensor = field(init=False)
+    """(n, c) Y without that drift: the right-hand sides of all solves, so that tolerances are not relative to it."""
 
     def __post_init__(self) -> None:
         X, Y = matrix(self.X, "X").detach().double(), matrix(self.Y, "Y").detach().double()
@@ -104,7 +108,17 @@ class Regression:
             if not bool((known >= 0).all()):
                 raise ValueError(f"noise_variance must not be negative, but its smallest entry is {known.min():.3g}")
         functions = drift(self.mean, X)
-        derived = {"X": X, "Y": Y, "noise_variance": known, "drift": functions, "H": functions(X)}
+        H = functions(X)
+        ordinary = torch.linalg.lstsq(H, Y).solution if H.shape[1] else H.new_zeros(0, Y.shape[1])
+        derived = {
+            "X": X,
+            "Y": Y,
+            "noise_variance": known,
+            "drift": functions,
+            "H": H,
+            "ordinary": ordinary,
+            "centred": Y - H @ ordinary,
+        }
         for name, value in derived.items():
             object.__setattr__(self, name, value)
 

@@ -1,7 +1,6 @@
 """The process given the data: mean, variance and covariance at new points, with error bounds."""
 
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -12,14 +11,11 @@ from torch import Generator, Tensor
 from kernelcg import planning
 from kernelcg.arguments import matrix
 from kernelcg.backends.base import require_memory
-from kernelcg.errors import SolveFailed
 from kernelcg.inference.bounds import Certified, EnergyBound, Rounding, certified
-from kernelcg.inference.estimate import generalised_least_squares
 from kernelcg.inference.lower_bound import Exact, LowerBound
 from kernelcg.inference.model import GaussianProcess, Regression
 from kernelcg.operators import Invertible, KernelPlusDiagonal
 from kernelcg.planning import Kept
-from kernelcg.preconditioners import Preconditioner, Prepared, recipe
 from kernelcg.randomness import child
 from kernelcg.solvers import CholeskyFactor, SolveReport, Status, Stopping, solve
 
@@ -241,80 +237,3 @@ class Posterior:
         if X.shape[1] != self.problem.X.shape[1]:
             raise ValueError(f"X has {X.shape[1]} features but the model was fitted to {self.problem.X.shape[1]}")
         return X
-
-
-def condition(
-    problem: Regression,
-    gp: GaussianProcess,
-    *,
-    method: str = "iterative",
-    stopping: Stopping = Stopping(),
-    preconditioner: str | Preconditioner | None = "auto",
-    variance_tolerance: float = 1e-2,
-    start: Tensor | None = None,
-    prepared: Prepared | None = None,
-    generator: Generator,
-) -> Posterior:
-    """Condition the process on the data, by Cholesky factorisation ("direct") or preconditioned CG ("iterative").
-
-    Parameters
-    ----------
-    stopping : tolerance of the weights a and of covariances
-    variance_tolerance : certified relative error of predictive variances, noise included
-    start : (n, c + b) first guess for A⁻¹[Y, H]
-    prepared : a preconditioner for this kernel and these data to begin with; more is done if it does not suffice
-    """
-    exact, B = problem.system(gp), torch.cat([problem.Y, problem.H], dim=1)
-    P: Invertible | None
-    bound: EnergyBound | None = None
-    kept: Kept | None = None
-    A = problem.fast_system(gp)
-    if method == "direct":
-        report, P, bound = _directly(exact, B, stopping)
-    elif prepared is not None or preconditioner == "auto":
-        first = None if prepared is None else Kept(prepared, math.inf)
-        report, kept = planning.solve_reusing(
-            A, B, first, start=start, stopping=stopping, generator=child(generator, "P"), reproducible=True
-        )
-        P = None if kept.prepared is None else kept.prepared.factor(A.scale, A.diagonal)
-    else:
-        P = _built(A, preconditioner, child(generator, "P"))
-        report = solve(A, B, preconditioner=P, start=start, stopping=stopping)
-    if not bool(report.solution.isfinite().all()):
-        raise SolveFailed(f"conditioning on {len(problem)} observations failed: {report}")
-    bound = bound or LowerBound.of(exact, child(generator, "bound"))
-    rounding = Rounding.of(exact)
-    c = problem.Y.shape[1]
-    beta, a = generalised_least_squares(problem.H, report.solution[:, :c], report.solution[:, c:])
-    both = certified(
-        exact,
-        torch.cat([problem.Y - problem.H @ beta, problem.H], dim=1),
-        torch.cat([a, report.solution[:, c:]], dim=1),
-        bound,
-        rounding,
-    )
-    parts = [Certified(both.X[:, s], both.R[:, s], both.error[s], both.floor[s]) for s in (slice(c), slice(c, None))]
-    return Posterior(
-        gp, problem, beta, parts[0], parts[1], report, bound, rounding, P, kept, stopping, variance_tolerance
-    )
-
-
-def _directly(
-    A: KernelPlusDiagonal, B: Tensor, stopping: Stopping
-) -> tuple[SolveReport, Invertible | None, EnergyBound | None]:
-    """Factorise A, or if rounding makes that impossible leave it to the iterative ladder, which says so."""
-    began = time.perf_counter()
-    try:
-        factor = CholeskyFactor(A.dense())
-    except LinAlgError:
-        return planning.solve_automatically(A, B, stopping=stopping, reproducible=True)[0], None, None
-    report = solve(A, B, preconditioner=factor, start=factor.solve(B), stopping=stopping)
-    report = replace(report, method="direct", seconds=time.perf_counter() - began)
-    return report, factor, Exact(A, factor)
-
-
-def _built(A: KernelPlusDiagonal, choice: str | Preconditioner | None, generator: Generator) -> Invertible | None:
-    if choice is None:
-        return None
-    chosen = recipe(choice) if isinstance(choice, str) else choice
-    return chosen.prepare(A.kernel, A.X, A.backend, generator).factor(A.scale, A.diagonal)

@@ -5,9 +5,10 @@ from dataclasses import replace
 import torch
 from torch import Generator, Tensor
 
+from kernelcg.inference.conditioning import condition
 from kernelcg.inference.lower_bound import LowerBound
 from kernelcg.inference.objective import chosen_method
-from kernelcg.inference.posterior import Posterior, condition
+from kernelcg.inference.posterior import Posterior
 from kernelcg.preconditioners.prepared import DiagonalRemainder, LowRankAndRemainder
 from kernelcg.preconditioners.vecchia import sparse_remainder
 from kernelcg.randomness import child
@@ -30,9 +31,11 @@ def updated(
     old = posterior.problem
     known = _joined(old.noise_variance, noise_variance, len(old), len(X))
     problem = replace(old, X=torch.cat([old.X, X]), Y=torch.cat([old.Y, Y]), noise_variance=known)
-    weights = torch.cat(
-        [posterior.weights.X + posterior.drift_weights.X @ posterior.beta, posterior.drift_weights.X], 1
-    )
+    G, a = posterior.drift_weights.X, posterior.weights.X
+    if problem.mean == "linear":  # other drift functions, fitted to other inputs
+        weights = torch.cat([a, a.new_zeros(len(a), problem.H.shape[1])], dim=1)
+    else:
+        weights = torch.cat([a + G @ (posterior.beta - problem.ordinary), G], dim=1)
     start = torch.cat([weights, weights.new_zeros(len(X), weights.shape[1])])
     return condition(
         problem,

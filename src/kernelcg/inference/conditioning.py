@@ -1,0 +1,161 @@
+"""Conditioning a process on data: one solve for y and the drift, by the method of choice, and its certificates."""
+
+import math
+import time
+from dataclasses import dataclass, replace
+
+import torch
+from scipy.linalg import LinAlgError
+from torch import Generator, Tensor
+
+from kernelcg import planning
+from kernelcg.errors import SolveFailed
+from kernelcg.inference.bounds import Certified, EnergyBound, Rounding, certified
+from kernelcg.inference.estimate import generalised_least_squares
+from kernelcg.inference.lower_bound import Exact, LowerBound
+from kernelcg.inference.model import GaussianProcess, Regression
+from kernelcg.inference.posterior import Posterior
+from kernelcg.operators import Invertible, KernelPlusDiagonal
+from kernelcg.planning import Kept
+from kernelcg.preconditioners import Preconditioner, Prepared, recipe
+from kernelcg.randomness import child
+from kernelcg.solvers import CholeskyFactor, SolveReport, Status, Stopping, solve
+
+REFINEMENTS = 3
+
+
+def condition(
+    problem: Regression,
+    gp: GaussianProcess,
+    *,
+    method: str = "iterative",
+    stopping: Stopping = Stopping(),
+    preconditioner: str | Preconditioner | None = "auto",
+    variance_tolerance: float = 1e-2,
+    start: Tensor | None = None,
+    prepared: Prepared | None = None,
+    generator: Generator,
+) -> Posterior:
+    """Condition the process on the data, by Cholesky factorisation ("direct") or preconditioned CG ("iterative").
+
+    Parameters
+    ----------
+    stopping : tolerance of the weights a and of covariances
+    variance_tolerance : certified relative error of predictive variances, noise included
+    start : (n, c + b) first guess for A⁻¹[Y, H], Y without the drift of ordinary least squares
+    prepared : a preconditioner for this kernel and these data to begin with; more is done if it does not suffice
+    """
+    exact, B = problem.system(gp), torch.cat([problem.centred, problem.H], dim=1)
+    if method == "direct":
+        solved = _directly(exact, B, stopping)
+    else:
+        A, source = problem.fast_system(gp), child(generator, "P")
+        solved = _iteratively(A, B, stopping, preconditioner, prepared, start, source)
+    if not bool(solved.report.solution.isfinite().all()):
+        raise SolveFailed(f"conditioning on {len(problem)} observations failed: {solved.report}")
+    bound = solved.bound or LowerBound.of(exact, child(generator, "bound"))
+    rounding = Rounding.of(exact)
+    c = problem.Y.shape[1]
+    first, G = solved.report.solution[:, :c], solved.report.solution[:, c:]
+    drift_weights = certified(exact, problem.H, G, bound, rounding)
+    beta, weights, report = _weights(problem, exact, solved, first, G, bound, rounding, stopping)
+    return Posterior(
+        gp,
+        problem,
+        problem.ordinary + beta,
+        weights,
+        drift_weights,
+        report,
+        bound,
+        rounding,
+        solved.P,
+        solved.kept,
+        stopping,
+        variance_tolerance,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Solved:
+    """A solve, and what it leaves for further ones."""
+
+    report: SolveReport
+    P: Invertible | None = None
+    kept: Kept | None = None
+    bound: EnergyBound | None = None
+
+
+def _weights(
+    problem: Regression,
+    exact: KernelPlusDiagonal,
+    solved: _Solved,
+    solved_Y: Tensor,
+    G: Tensor,
+    bound: EnergyBound,
+    rounding: Rounding,
+    stopping: Stopping,
+) -> tuple[Tensor, Certified, SolveReport]:
+    """Return β and a with A a = Y − Hβ to tolerance: that of Y and H apart need not be enough where they cancel."""
+    report, beta = solved.report, problem.ordinary.new_zeros(problem.ordinary.shape)
+    for _ in range(REFINEMENTS):
+        change, a = generalised_least_squares(problem.H, solved_Y, G)
+        beta = beta + change
+        b = problem.centred - problem.H @ beta
+        weights = certified(exact, b, a, bound, rounding)
+        missed = weights.R.norm(dim=0) > (stopping.rtol * b.norm(dim=0)).clamp_min(stopping.atol)
+        if not bool(missed.any()) or report.status is not Status.CONVERGED:
+            return beta, weights, report
+        again = solve(exact, b, preconditioner=solved.P, start=a, stopping=stopping)
+        report = replace(
+            report,
+            status=again.status,
+            products=report.products + again.products,
+            columns=report.columns + again.columns,
+            seconds=report.seconds + again.seconds,
+            tried=(*report.tried, "the weights were refined after the drift was taken out", *again.tried),
+        )
+        solved_Y = again.solution
+    return beta, weights, replace(report, status=Status.PRECISION_EXHAUSTED)
+
+
+def _directly(A: KernelPlusDiagonal, B: Tensor, stopping: Stopping) -> _Solved:
+    """Factorise A, or if rounding makes that impossible leave it to the iterative ladder, which says so."""
+    began = time.perf_counter()
+    try:
+        factor = CholeskyFactor(A.dense())
+    except LinAlgError:
+        return _Solved(planning.solve_automatically(A, B, stopping=stopping, reproducible=True)[0])
+    report = solve(A, B, preconditioner=factor, start=factor.solve(B), stopping=stopping)
+    report = replace(report, method="direct", seconds=time.perf_counter() - began)
+    return _Solved(report, factor, None, Exact(A, factor))
+
+
+def _iteratively(
+    A: KernelPlusDiagonal,
+    B: Tensor,
+    stopping: Stopping,
+    preconditioner: str | Preconditioner | None,
+    prepared: Prepared | None,
+    start: Tensor | None,
+    generator: Generator,
+) -> _Solved:
+    """Solve with a preconditioner that is given, named or chosen; where that fails, with one that is chosen."""
+    if preconditioner is None or (prepared is None and preconditioner != "auto"):
+        P = _built(A, preconditioner, generator)
+        report = solve(A, B, preconditioner=P, start=start, stopping=stopping)
+        if report.status is Status.CONVERGED:
+            return _Solved(report, P)
+        start = report.solution
+    first = None if prepared is None else Kept(prepared, math.inf)
+    report, kept = planning.solve_reusing(
+        A, B, first, start=start, stopping=stopping, generator=generator, reproducible=True
+    )
+    P = None if kept.prepared is None else kept.prepared.factor(A.scale, A.diagonal)
+    return _Solved(report, P, kept)
+
+
+def _built(A: KernelPlusDiagonal, choice: str | Preconditioner | None, generator: Generator) -> Invertible | None:
+    if choice is None:
+        return None
+    chosen = recipe(choice) if isinstance(choice, str) else choice
+    return chosen.prepare(A.kernel, A.X, A.backend, generator).factor(A.scale, A.diagonal)
