@@ -16,6 +16,8 @@ ROUNDING = 1e-14
 
 def as_tensor(values: Any) -> Tensor:
     """Return a float64 tensor of its own memory."""
+    if isinstance(values, Tensor):
+        return values.detach().to(device="cpu", dtype=torch.float64, copy=True).contiguous()
     return torch.from_numpy(np.array(values, dtype=np.float64, order="C"))
 
 

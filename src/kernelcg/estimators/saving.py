@@ -123,7 +123,7 @@ def _contents(
         "drift_weights": _packed(posterior.drift_weights, tensors, "drift_weights"),
     }
     own = {name: torch.from_numpy(np.asarray(getattr(estimator, name))) for name in OWN[type(estimator).__name__]}
-    return header, {**tensors, "beta": posterior.beta, **own}
+    return header, {**tensors, "beta": posterior.beta, "ordinary": problem.ordinary, **own}
 
 
 def _restored(
@@ -183,7 +183,7 @@ def _posterior(estimator: Any, gp: Any, header: Mapping[str, Any], tensors: Mapp
         or header["n_features_in"] != problem.X.shape[1]
     ):
         raise ValueError("its parts have different sizes")
-    solution = torch.cat([weights.X + drift_weights.X @ beta, drift_weights.X], dim=1)
+    solution = torch.cat([weights.X + drift_weights.X @ (beta - problem.ordinary), drift_weights.X], dim=1)
     last = tensors["report.true_residual_norms"][None]
     return Posterior(
         gp,
@@ -211,8 +211,10 @@ def _problem(estimator: Any, mean: str, tensors: Mapping[str, Tensor]) -> Regres
         chosen_backend(estimator.memory, estimator.n_jobs),
         chosen_precision(estimator.dtype),
     )
-    drift = Drift(tensors["drift.centre"], tensors["drift.T"])
-    for name, value in {"drift": drift, "H": drift(problem.X)}.items():
+    drift, ordinary = Drift(tensors["drift.centre"], tensors["drift.T"]), tensors["ordinary"]
+    H = drift(problem.X)
+    fitted = {"drift": drift, "H": H, "ordinary": ordinary, "centred": problem.Y - H @ ordinary}
+    for name, value in fitted.items():
         object.__setattr__(problem, name, value)
     return problem
 
