@@ -1,0 +1,135 @@
+"""KernelRidge: scikit-learn's answers on scikit-learn's parameters, and hyperparameters chosen by three criteria."""
+
+import numpy as np
+import pytest
+from sklearn.gaussian_process.kernels import RBF as SkRBF
+from sklearn.gaussian_process.kernels import WhiteKernel
+from sklearn.kernel_ridge import KernelRidge as Reference
+from sklearn.model_selection import GridSearchCV
+from sklearn.utils.estimator_checks import check_estimator
+
+from kernelcg import KernelRidge
+from kernelcg.kernels import Matern
+
+
+def data(n=150, d=3, outputs=0, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.1 * rng.normal(size=n)
+    return X, (np.column_stack([y * (k + 1) + k for k in range(outputs)]) if outputs else y)
+
+
+def test_scikit_learn_contract():
+    check_estimator(KernelRidge(), on_skip=None)
+
+
+@pytest.mark.parametrize("method", ["direct", "iterative"])
+@pytest.mark.parametrize("outputs", [0, 2])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel": "linear"},
+        {"kernel": "rbf", "gamma": 0.7},
+        {"kernel": "rbf"},
+        {"kernel": "laplacian", "gamma": 0.3},
+        {"kernel": "poly", "degree": 2, "coef0": 0.5, "gamma": 0.2},
+        {"kernel": "polynomial"},
+        {"kernel": "cosine"},
+    ],
+    ids=str,
+)
+def test_same_predictions_as_scikit_learn(options, outputs, method):
+    X, y = data(outputs=outputs)
+    X_new, _ = data(40, seed=1)
+    ours = KernelRidge(alpha=0.2, method=method, rtol=1e-10, **options).fit(X, y)
+    theirs = Reference(alpha=0.2, **options).fit(X, y)
+    assert ours.certificate_.met
+    assert ours.dual_coef_.shape == theirs.dual_coef_.shape
+    scale = np.abs(theirs.predict(X_new)).max()
+    assert np.allclose(ours.predict(X_new), theirs.predict(X_new), rtol=0, atol=1e-7 * scale)
+
+
+def test_weights_are_scikit_learns_and_zero_leaves_a_row_out():
+    X, y = data()
+    weights = np.abs(np.random.default_rng(3).normal(size=len(y)))
+    weights[:20] = 0.0
+    ours = KernelRidge(alpha=0.2, kernel="rbf").fit(X, y, sample_weight=weights)
+    theirs = Reference(alpha=0.2, kernel="rbf").fit(X, y, sample_weight=weights)
+    assert np.allclose(ours.predict(X), theirs.predict(X), atol=1e-9)
+    assert len(ours.X_fit_) == len(y) - 20
+
+
+def test_a_white_kernel_is_added_to_alpha():
+    X, y = data()
+    ours = KernelRidge(alpha=0.1, kernel=SkRBF(1.5) + WhiteKernel(0.2)).fit(X, y)
+    theirs = Reference(alpha=0.3, kernel="rbf", gamma=1 / (2 * 1.5**2)).fit(X, y)
+    assert np.allclose(ours.predict(X), theirs.predict(X), atol=1e-9)
+
+
+def leave_one_out_error(gamma, alpha, X, y):
+    """The literal one: n fits."""
+    errors = []
+    for i in range(len(y)):
+        rest = np.arange(len(y)) != i
+        errors.append(y[i] - Reference(alpha=alpha, kernel="rbf", gamma=gamma).fit(X[rest], y[rest]).predict(X[[i]])[0])
+    return np.mean(np.square(errors))
+
+
+def gcv_error(gamma, alpha, X, y):
+    K = np.exp(-gamma * ((X[:, None] - X) ** 2).sum(-1))
+    left = np.eye(len(y)) - K @ np.linalg.inv(K + alpha * np.eye(len(y)))
+    return np.mean(np.square(left @ y)) / (np.trace(left) / len(y)) ** 2
+
+
+@pytest.mark.parametrize(("selection", "error"), [("loo", leave_one_out_error), ("gcv", gcv_error)])
+def test_selection_finds_a_minimum_of_the_criterion(selection, error):
+    X, y = data(60, 2)
+    model = KernelRidge(kernel="rbf", selection=selection).fit(X, y)
+    gamma, alpha = 1 / (2 * model.kernel_.lengthscale.item() ** 2), model.alpha_
+    best = error(gamma, alpha, X, y)
+    for factor in (0.8, 1.25):
+        assert error(gamma * factor, alpha, X, y) > best
+        assert error(gamma, alpha * factor, X, y) > best
+
+
+@pytest.mark.parametrize("selection", ["loo", "gcv", "marginal_likelihood"])
+def test_iterative_selection_is_as_good_as_the_direct_one(selection):
+    X, y = data(900)
+    X_new, y_new = data(400, seed=1)
+    errors = {}
+    for method in ("direct", "iterative"):
+        model = KernelRidge(kernel="rbf", selection=selection, method=method).fit(X, y)
+        assert model.learning_.converged
+        errors[method] = np.mean(np.square(model.predict(X_new) - y_new))
+    assert errors["iterative"] < 1.1 * errors["direct"]
+
+
+def test_grid_search():
+    X, y = data(80)
+    search = GridSearchCV(KernelRidge(kernel="rbf"), {"alpha": [1e-2, 1.0], "gamma": [0.1, 1.0]}, n_jobs=2, cv=3)
+    assert search.fit(X, y).best_score_ > 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"alpha": 0.0}, "alpha must be positive"),
+        ({"alpha": [1.0, 2.0]}, "alpha must be one number"),
+        ({"kernel": "sigmoid"}, "sigmoid"),
+        ({"kernel": "precomputed"}, "precomputed"),
+        ({"selection": "aic"}, "selection must be"),
+        ({"method": "fast"}, "method must be"),
+        ({"dtype": "float16"}, "dtype must be"),
+    ],
+    ids=str,
+)
+def test_wrong_options_are_named(options, words):
+    X, y = data(20)
+    with pytest.raises(ValueError, match=words):
+        KernelRidge(**options).fit(X, y)
+
+
+def test_selection_with_weights_is_refused():
+    X, y = data(20)
+    with pytest.raises(ValueError, match="sample_weight"):
+        KernelRidge(kernel=Matern(1.0), selection="loo").fit(X, y, sample_weight=np.ones(20))
