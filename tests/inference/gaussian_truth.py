@@ -24,9 +24,9 @@ class Truth:
         return np.append(log_parameters(self.kernel), np.log(self.noise))
 
     def basis(self, X):
-        """Return h(x) = nothing, 1, or [1, x], as an (n, b) array."""
-        n = len(X)
-        return {"zero": np.zeros((n, 0)), "constant": np.ones((n, 1)), "linear": np.c_[np.ones(n), X]}[self.mean]
+        """Return h(x) = nothing, 1, or [1, x − the mean of the data], as an (n, b) array."""
+        one = np.ones((len(X), 1))
+        return {"zero": one[:, :0], "constant": one, "linear": np.c_[one, X - self.X.mean(0)]}[self.mean]
 
     def system(self, theta=None):
         """Return A = K + D."""
@@ -121,3 +121,11 @@ def relative_error(result, truth):
     result, truth = array(result), np.asarray(truth)
     assert result.shape == truth.shape
     return np.max(np.abs(result - truth)) / np.max(np.abs(truth))
+
+
+def drawn(kernel, n, d, noise, seed=0):
+    """Return normal inputs and one draw of noisy observations from the process itself."""
+    generator = np.random.default_rng(seed)
+    X = generator.standard_normal((n, d))
+    A = kernel_matrix(kernel, X, X) + noise * np.eye(n)
+    return X, cholesky(A, lower=True) @ generator.standard_normal((n, 1))

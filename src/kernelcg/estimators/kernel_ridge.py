@@ -11,6 +11,7 @@ from kernelcg.arguments import positive
 from kernelcg.estimators.data import as_tensor
 from kernelcg.estimators.machine import KernelMachine
 from kernelcg.estimators.settings import (
+    check_options,
     chosen_backend,
     chosen_device,
     chosen_precision,
@@ -108,6 +109,7 @@ class KernelRidge(KernelMachine):
         ----------
         sample_weight : (n,) weights of the squared errors: αᵢ = α / wᵢ; rows of weight 0 are left out
         """
+        check_options(self.get_params(deep=False))
         X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         if self.selection not in (None, *SELECTIONS):
             raise ValueError(f"selection must be None or one of {', '.join(SELECTIONS)}, not {self.selection!r}")

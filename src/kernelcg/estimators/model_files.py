@@ -148,7 +148,7 @@ def _storable(name: str, value: Tensor) -> Tensor:
         raise TypeError(f"tensor {name!r} must be dense with dtype {', '.join(DTYPES)}, not {value.dtype}")
     if name == "__metadata__":
         raise ValueError(f"a tensor cannot be called {name!r}: safetensors keeps that name for itself")
-    return value.detach().cpu().contiguous()
+    return value.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
 def _is_plain(value: Tensor) -> bool:

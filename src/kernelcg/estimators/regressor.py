@@ -27,7 +27,7 @@ from kernelcg.inference.certificate import certificate
 from kernelcg.inference.conditioning import condition
 from kernelcg.inference.iterative import Numerics
 from kernelcg.inference.learning import Learned, learn
-from kernelcg.inference.leave_one_out import LeaveOneOut, leave_one_out
+from kernelcg.inference.leave_one_out import leave_one_out
 from kernelcg.inference.model import GaussianProcess, Regression
 from kernelcg.inference.objective import Objective
 from kernelcg.inference.posterior import Posterior
@@ -39,6 +39,19 @@ from kernelcg.solvers import Stopping
 Floats = NDArray[np.float64]
 
 STEPS = {"lbfgs": 100, "adagrad": 50, "adam": 100}
+
+
+class LeftOut(NamedTuple):
+    """For every observation, what the others say about it; in the units of y."""
+
+    residuals: Floats
+    """y_i minus its mean given the others."""
+    std: Floats
+    """Predictive standard deviation given the others, noise included."""
+    log_densities: Floats
+    """log p(y_i | the others)."""
+    relative_errors: Floats
+    """Standard error of residuals and variances relative to them; 0 in the direct method."""
 
 
 class Bounds(NamedTuple):
@@ -178,7 +191,13 @@ class GPRegressor(KernelMachine):
         plan, generator = self._plan_with(more), generator_from(self.random_state)
         with narrated(self.verbose):
             posterior = updated(
-                self._posterior(), more.X, more.Y, more.noise_variance, method=plan.method, generator=generator
+                self._posterior(),
+                more.X,
+                more.Y,
+                more.noise_variance,
+                method=plan.method,
+                preconditioner=self.preconditioner,
+                generator=generator,
             )
             if learn:
                 self._learn_and_condition(posterior.problem, posterior.gp, self.optimizer or "lbfgs")
@@ -247,20 +266,19 @@ class GPRegressor(KernelMachine):
         values = values * self.y_scale_[:, None] + self.y_mean_[:, None]
         return values if self._y_shape else values[:, 0]
 
-    def loo(self, probes: int = 64) -> LeaveOneOut:
-        """Return leave-one-out residuals, variances and log densities of the training data, in the units of y.
+    def loo(self, probes: int = 64) -> LeftOut:
+        """Return leave-one-out residuals, standard deviations and log densities of the training data.
 
         Exact in the direct method; else from ``probes`` random columns, with standard errors.
         """
         check_is_fitted(self)
         found = leave_one_out(self._posterior(), probes=probes, generator=generator_from(self.random_state))
         self._warn_of(found.status, "leave-one-out")
-        scale = torch.from_numpy(self.y_scale_).to(found.residuals)
-        return replace(
-            found,
-            residuals=found.residuals * scale,
-            variances=(found.variances[:, None] * scale.square()).squeeze(1),
-            log_densities=found.log_densities - scale.log(),
+        return LeftOut(
+            self._shaped(found.residuals.cpu().numpy() * self.y_scale_),
+            self._shaped(found.variances.sqrt().cpu().numpy()[:, None] * self.y_scale_),
+            self._shaped(found.log_densities.cpu().numpy() - np.log(self.y_scale_)),
+            found.relative_errors.cpu().numpy(),
         )
 
     # steps of a fit

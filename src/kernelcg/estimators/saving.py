@@ -123,7 +123,8 @@ def _contents(
         "drift_weights": _packed(posterior.drift_weights, tensors, "drift_weights"),
     }
     own = {name: torch.from_numpy(np.asarray(getattr(estimator, name))) for name in OWN[type(estimator).__name__]}
-    return header, {**tensors, "beta": posterior.beta, "ordinary": problem.ordinary, **own}
+    tensors.update(beta=posterior.beta, ordinary=problem.ordinary, **own)
+    return header, {name: value.clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
 
 
 def _restored(

@@ -19,7 +19,7 @@ from kernelcg.backends import Backend
 from kernelcg.backends.base import require_memory
 from kernelcg.estimators.sklearn_kernels import converted
 from kernelcg.inference.learning import OPTIMIZERS
-from kernelcg.inference.model import DRIFTS, GaussianProcess, Noise, Regression
+from kernelcg.inference.model import DRIFTS, GaussianProcess, Noise, Regression, spread_of
 from kernelcg.inference.objective import FACTORS, METHODS, chosen_method
 from kernelcg.kernels import Matern
 from kernelcg.preconditioners import Preconditioner, available
@@ -137,8 +137,8 @@ def generator_from(random_state: Any) -> Generator:
 def first_process(kernel: Any, noise: Any, X: torch.Tensor) -> GaussianProcess:
     """Return the process from which learning starts: by default Matérn-3/2 with one lengthscale per feature."""
     if kernel is None:
-        spread = X.std(0, correction=0).cpu()
-        scale = torch.where(spread > 1e-12 * X.abs().amax(0).cpu(), spread, 1.0)
+        spread = spread_of(X).cpu()
+        scale = torch.where(spread > 0, spread, 1.0)
         kernel = Matern(scale * X.shape[1] ** 0.5)
     own, white = converted(kernel)
     if noise is None:

@@ -23,6 +23,9 @@ OVERSHOT = -0.8
 
 TRIES = 10
 
+ROUNDED_GAIN = 1e-3
+"""A promise, in nats, that rounding of the values may make impossible to keep: the search has converged."""
+
 
 @dataclass(frozen=True, eq=False)
 class Point(Generic[State]):
@@ -128,7 +131,7 @@ def ascend(
             longest = (0.5 if new.usable else 0.25) * float((new.theta - point.theta).abs().max())
         else:
             reason = f"no step along the gradient brings a gain, though {promised:.2g} nats were promised"
-            return Ascent(point, curvature, promised, reason, evaluations, False)
+            return Ascent(point, curvature, promised, reason, evaluations, promised <= ROUNDED_GAIN)
         point = new
         if callback:
             callback(point)

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from kernelcg.inference.lower_bound import Exact, LowerBound
@@ -79,7 +80,7 @@ def certificate(posterior: Posterior, *, probes: int = 8, seed: int = 0, unit: f
     """
     weights, problem = posterior.weights, posterior.problem
     right = problem.Y - problem.H @ posterior.beta
-    norms = right.norm(dim=0)
+    norms = torch.maximum(right.norm(dim=0), 1e-12 * problem.Y.norm(dim=0))  # a drift may explain all
     residuals = (weights.R.norm(dim=0) / norms).where(norms > 0, norms.new_zeros(()))
     largest = math.sqrt(float(posterior.A.kernel_diagonal().max()))
     unknown = math.nan, math.nan, -math.inf, math.inf, Status.CONVERGED

@@ -23,6 +23,9 @@ from kernelcg.solvers import CholeskyFactor, SolveReport, Status, Stopping, solv
 
 REFINEMENTS = 3
 
+SATURATED = 1e-13
+"""Residual relative to Y that no refinement can be asked for."""
+
 
 def condition(
     problem: Regression,
@@ -102,7 +105,9 @@ def _weights(
         beta = beta + change
         b = problem.centred - problem.H @ beta
         weights = certified(exact, b, a, bound, rounding)
-        missed = weights.R.norm(dim=0) > (stopping.rtol * b.norm(dim=0)).clamp_min(stopping.atol)
+        smallest = SATURATED * problem.Y.norm(dim=0)  # where the drift explains all, b is rounding
+        allowed = torch.maximum((stopping.rtol * b.norm(dim=0)).clamp_min(stopping.atol), smallest)
+        missed = weights.R.norm(dim=0) > allowed
         if not bool(missed.any()) or report.status is not Status.CONVERGED:
             return beta, weights, report
         again = solve(exact, b, preconditioner=solved.P, start=a, stopping=stopping)

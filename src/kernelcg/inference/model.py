@@ -16,6 +16,9 @@ from kernelcg.planning import product_dtype
 
 DRIFTS = ("zero", "constant", "linear")
 
+CONSTANT = 1e-12
+"""Standard deviation of a column, relative to its largest entry, that is rounding."""
+
 SINGULAR = 1e-10
 """Singular value of the standardised inputs, relative to the largest, below which a direction is constant."""
 
@@ -55,6 +58,14 @@ class Drift:
         return torch.cat([X.new_ones(len(X), 1), X - self.centre], dim=1) @ self.T
 
 
+def spread_of(X: Tensor) -> Tensor:
+    """Return (d,) the standard deviation of each column, at whatever scale; 0 where it is nothing but rounding."""
+    largest = X.abs().amax(0)
+    unit = torch.where(largest > 0, largest, 1.0)
+    spread = (X / unit).std(0, correction=0)
+    return torch.where(spread > CONSTANT, spread * unit, 0.0)
+
+
 def drift(kind: str, X: Tensor) -> Drift:
     """Return the drift "zero", "constant" or "linear" for these inputs; its columns are independent on them."""
     if kind not in DRIFTS:
@@ -65,8 +76,8 @@ def drift(kind: str, X: Tensor) -> Drift:
     if kind == "zero":
         return Drift(centre, T[:, :0])
     if kind == "linear":
-        spread = X.std(0, correction=0)
-        scale = torch.where(spread > SINGULAR * X.abs().amax(0), 1 / spread, 0.0)
+        spread = spread_of(X)
+        scale = torch.where(spread > 0, 1 / spread, 0.0)
         _, S, V = torch.linalg.svd((X - centre) * scale, full_matrices=False)
         kept = SINGULAR * S.max().clamp_min(1e-300) < S
         slopes = scale[:, None] * V[kept].T / S[kept] * len(X) ** 0.5

@@ -9,6 +9,7 @@ from kernelcg.inference.conditioning import condition
 from kernelcg.inference.lower_bound import LowerBound
 from kernelcg.inference.objective import chosen_method
 from kernelcg.inference.posterior import Posterior
+from kernelcg.preconditioners import Preconditioner
 from kernelcg.preconditioners.prepared import DiagonalRemainder, LowRankAndRemainder
 from kernelcg.preconditioners.vecchia import sparse_remainder
 from kernelcg.randomness import child
@@ -21,6 +22,7 @@ def updated(
     noise_variance: Tensor | None,
     *,
     method: str = "auto",
+    preconditioner: str | Preconditioner | None = "auto",
     generator: Generator,
 ) -> Posterior:
     """Return the process conditioned on further observations Y at X, at the same hyperparameters.
@@ -42,6 +44,7 @@ def updated(
         posterior.gp,
         method=chosen_method(problem, method)[0],
         stopping=posterior.stopping,
+        preconditioner=preconditioner,
         variance_tolerance=posterior.variance_tolerance,
         start=start,
         prepared=_like(posterior, replace(posterior, problem=problem), generator),
