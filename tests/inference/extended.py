@@ -1,4 +1,4 @@
-"""The truth to 64 binary digits: the posterior in NumPy's long double, from the formulas. Imports nothing of the package.
+"""The truth to 64 binary digits: the posterior in long double, from the formulas. Imports nothing of the package.
 
 Its rounding is 2,048 times finer than that of float64, and what a certificate allows for rounding is at least that
 of float64, so that an error of this reference can hide no violation, at any noise where float64 means anything:
@@ -67,6 +67,24 @@ def orthogonalised(W):
         T[j, j] = np.sqrt(Q[:, j] @ Q[:, j])
         Q[:, j] /= T[j, j]
     return Q, T
+
+
+def eigen(M):
+    """Return eigenvalues and orthonormal eigenvectors of a symmetric M: Jacobi rotations after a start in float64."""
+    V, _ = orthogonalised(np.linalg.eigh(M.astype(np.float64))[1].astype(REAL))
+    M = V.T @ M @ V
+    for _ in range(3):  # they converge quadratically
+        size = np.sqrt(np.abs(np.diag(M)))
+        for i, j in np.argwhere(np.triu(np.abs(M) > np.finfo(REAL).eps * np.outer(size, size), 1)):
+            if M[i, j] != 0:
+                theta = (M[j, j] - M[i, i]) / (2 * M[i, j])
+                t = (1 if theta >= 0 else -1) / (np.abs(theta) + np.sqrt(theta * theta + 1))
+                c = 1 / np.sqrt(t * t + 1)
+                J = np.array([[c, t * c], [-t * c, c]])
+                M[:, [i, j]] = M[:, [i, j]] @ J
+                M[[i, j]] = J.T @ M[[i, j]]
+                V[:, [i, j]] = V[:, [i, j]] @ J
+    return np.diag(M), V
 
 
 @dataclass

@@ -62,7 +62,9 @@ class Truth:
     def gradient(self):
         """Return ½ aᵀ∂A a − ½ c tr(A⁻¹∂A) for every log hyperparameter."""
         a, inverse, c = self.weights(), np.linalg.inv(self.system()), self.Y.shape[1]
-        return np.array([0.5 * np.sum(a * (dA @ a)) - 0.5 * c * np.sum(inverse * dA) for dA in self.system_derivatives()])
+        return np.array(
+            [0.5 * np.sum(a * (dA @ a)) - 0.5 * c * np.sum(inverse * dA) for dA in self.system_derivatives()]
+        )
 
     def loo(self, theta=None):
         """Return −nc/2 log of the mean squared leave-one-out error, zero mean."""

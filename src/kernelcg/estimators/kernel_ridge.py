@@ -51,7 +51,8 @@ class KernelRidge(KernelMachine):
     gamma, degree, coef0 : of the named kernels, as in scikit-learn; gamma None means 1/d
     selection : None uses the hyperparameters as given; "loo", "gcv" or "marginal_likelihood" choose alpha and those
         of the kernel (gamma, lengthscales, variances), starting from the given ones, by the least leave-one-out or
-        generalised cross-validation error or the greatest marginal likelihood
+        generalised cross-validation error or the greatest marginal likelihood; leave-one-out errors beyond 2,500 rows
+        are those of 2,500 random ones
     max_iter, method, preconditioner, probes, rtol, device, dtype, memory, n_jobs, random_state, verbose :
         as in `GPRegressor`
 
@@ -169,9 +170,9 @@ class KernelRidge(KernelMachine):
         generator = generator_from(self.random_state)
         seed = generator.initial_seed()
         if self.selection is None:
-            self.learning_ = Learned(gp, None, (), 0, True, "hyperparameters as given", 0.0)
+            self.learning_ = Learned(gp, (), 0, True, "hyperparameters as given", 0.0)
         else:
-            numerics = Numerics(self.probes, Stopping(rtol=1e-2), self.preconditioner, seed)
+            numerics = Numerics(self.probes, preconditioner=self.preconditioner, seed=seed)
             self.learning_ = learn(
                 Objective(problem, self.selection, self.method, numerics),
                 gp,

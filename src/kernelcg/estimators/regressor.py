@@ -304,7 +304,7 @@ class GPRegressor(KernelMachine):
     def _objective(self, problem: Regression) -> Objective:
         seed = generator_from(self.random_state).initial_seed()
         stochastic = self.optimizer in ("adagrad", "adam")
-        numerics = Numerics(self.probes, Stopping(rtol=1e-2), self.preconditioner, seed, stochastic)
+        numerics = Numerics(self.probes, preconditioner=self.preconditioner, seed=seed, rademacher=stochastic)
         return Objective(problem, method=self.method, numerics=numerics)
 
     def _learn_and_condition(self, problem: Regression, gp: GaussianProcess, optimizer: str | None) -> None:

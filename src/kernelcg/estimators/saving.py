@@ -114,7 +114,7 @@ def _contents(
         "variance_tolerance": posterior.variance_tolerance,
         "stopping": _packed(posterior.stopping),
         "plan": _packed(estimator.plan_),
-        "learning": _packed(estimator.learning_, leave_out=("gp", "estimate")),
+        "learning": _packed(estimator.learning_, leave_out=("gp",)),
         "certificate": _packed(estimator.certificate_, tensors, "certificate"),
         "report": _packed(posterior.report, tensors, "report", leave_out=("solution", "residual_norms")),
         "data": _packed(problem, tensors, "data", leave_out=("mean", "backend", "precision")),
@@ -137,7 +137,7 @@ def _restored(
     estimator.posterior_ = posterior
     estimator.report_ = posterior.report
     estimator.plan_ = _unpacked(Plan, header["plan"])
-    estimator.learning_ = _unpacked(Learned, header["learning"], gp=posterior.gp, estimate=None)
+    estimator.learning_ = _unpacked(Learned, header["learning"], gp=posterior.gp)
     estimator.certificate_ = _unpacked(Certificate, header["certificate"], here, "certificate")
     estimator.n_iter_ = max(len(estimator.learning_.steps), 1)
     estimator.kernel_ = posterior.gp.kernel

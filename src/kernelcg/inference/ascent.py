@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+import torch
 from torch import Tensor
 
 State = TypeVar("State")
@@ -20,6 +21,18 @@ SUFFICIENT = 1e-4
 
 OVERSHOT = -0.8
 """A step is too long if the slope at its end is below this multiple of the slope at its beginning."""
+
+ENOUGH_PAIRS = 20
+"""So many pairs are believed to have seen all that matters."""
+
+EXPLORED = 0.01
+"""Singular value of the directions of all steps, relative to the largest, below which one has not been gone."""
+
+CERTAIN = 1e-3
+"""Part of the tolerance below which a promise is believed in any case."""
+
+SMALL = 30
+"""The last step may have promised so many times the tolerance, but no more, for the next promise to be believed."""
 
 TRIES = 10
 
@@ -48,7 +61,7 @@ class Curvature:
     """Pairs (s, y): a step and by how much the gradient fell along it, newest last."""
 
     pairs: tuple[tuple[Tensor, Tensor], ...] = ()
-    size: int = 20
+    size: int = 60
 
     def after(self, step: Tensor, fall: Tensor) -> "Curvature":
         """Return it with one more pair, if the function curves downwards along the step."""
@@ -62,8 +75,7 @@ class Curvature:
 
     def direction(self, gradient: Tensor, free: Tensor) -> Tensor | None:
         """Return (−∇²f)⁻¹ g on the free coordinates by the two-loop recursion; None if no pair is usable there."""
-        pairs = [(step * free, fall * free) for step, fall in self.pairs]
-        pairs = [(step, fall) for step, fall in pairs if float(step @ fall) > 1e-10 * float(step.norm() * fall.norm())]
+        pairs = self._usable(free)
         if not pairs:
             return None
         q, coefficients = gradient * free, []
@@ -75,6 +87,21 @@ class Curvature:
         for (step, fall), alpha in zip(pairs, reversed(coefficients), strict=True):
             q = q + (alpha - (fall @ q) / (step @ fall)) * step
         return q
+
+    def unexplored(self, gradient: Tensor, free: Tensor) -> Tensor:
+        """Return the part of the gradient along which no step has gone; 0 once there are enough of them."""
+        pairs = self._usable(free)
+        if not pairs or len(pairs) >= ENOUGH_PAIRS:
+            return gradient * free * (not pairs)
+        steps = torch.stack([step / step.norm() for step, _ in pairs])
+        _, lengths, along = torch.linalg.svd(steps, full_matrices=False)
+        known = along[lengths > EXPLORED * lengths[0]]
+        return gradient * free - known.T @ (known @ (gradient * free))
+
+    def _usable(self, free: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return the pairs on the free coordinates along which the function curves downwards."""
+        pairs = [(step * free, fall * free) for step, fall in self.pairs]
+        return [(step, fall) for step, fall in pairs if float(step @ fall) > 1e-10 * float(step.norm() * fall.norm())]
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,18 +131,19 @@ def ascend(
 
     Where f has a value, a step must bring a share of the gain that the slope promised, up to two standard errors.
     Where only gradients are known, the slope must not have turned by the end of the step. A step that fails still
-    teaches the curvature along it: the next one starts from the same point, at most half as long.
+    teaches the curvature along it: the next one starts from the same point, at most half as long. A promise is believed
+    only after a step that promised little itself and used up the slope along it, as a right curvature makes it do.
 
     References
     ----------
     Nocedal & Wright (2006), Numerical Optimization, algorithms 7.4 and 3.5 and section 16.7 (projection).
     """
-    point, evaluations, longest = start, 1, LONGEST_STEP
-    for steps in range(max_steps + 1):
+    point, steps, evaluations, longest, foreseen = start, 0, 1, LONGEST_STEP, False
+    while True:
         for _ in range(TRIES):
             direction = _direction(point, curvature, lower, upper)
             promised = 0.5 * float(point.gradient @ direction)
-            if promised <= tolerance:
+            if promised <= (tolerance if foreseen else CERTAIN * tolerance):
                 reason = f"the next step promises {promised:.2g} nats"
                 return Ascent(point, curvature, promised, reason, evaluations, True)
             if steps == max_steps:
@@ -126,26 +154,37 @@ def ascend(
             if new.usable:
                 curvature = curvature.after(new.theta - point.theta, point.gradient - new.gradient)
             if new.usable and _is_gain(point, new):
-                longest = LONGEST_STEP
+                longest, foreseen = LONGEST_STEP, promised <= SMALL * tolerance and _was_foreseen(point, new)
                 break
             longest = (0.5 if new.usable else 0.25) * float((new.theta - point.theta).abs().max())
         else:
             reason = f"no step along the gradient brings a gain, though {promised:.2g} nats were promised"
             return Ascent(point, curvature, promised, reason, evaluations, promised <= ROUNDED_GAIN)
-        point = new
+        point, steps = new, steps + 1
         if callback:
             callback(point)
-    raise AssertionError("unreachable")
 
 
 def _direction(point: Point[State], curvature: Curvature, lower: Tensor, upper: Tensor) -> Tensor:
-    """Return where to go: a quasi-Newton step on what is free to move, or a short one up the gradient."""
+    """Return where to go: a quasi-Newton step on what is free to move, and a short one where nothing is known yet."""
     g = point.gradient
     free = ~(((point.theta <= lower) & (g < 0)) | ((point.theta >= upper) & (g > 0)))
     direction = curvature.direction(g, free)
-    if direction is not None and float(g @ direction) > 0:
-        return direction
-    return g * free * (FIRST_STEP / max(float((g * free).abs().max()), 1e-300))
+    if direction is None or float(g @ direction) <= 0:
+        return _short(g * free)
+    unexplored = _short(curvature.unexplored(g, free))
+    return unexplored if float(g @ unexplored) > float(g @ direction) else direction
+
+
+def _short(g: Tensor) -> Tensor:
+    """Return a step up the gradient of a length that can do little harm."""
+    return g * (FIRST_STEP / max(float(g.abs().max()), 1e-300))
+
+
+def _was_foreseen(point: Point[State], new: Point[State]) -> bool:
+    """Say whether the step used up at least half of the slope along it."""
+    step = new.theta - point.theta
+    return float(new.gradient @ step) <= 0.5 * float(point.gradient @ step)
 
 
 def _is_gain(point: Point[State], new: Point[State]) -> bool:

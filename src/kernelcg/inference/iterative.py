@@ -33,14 +33,15 @@ class Numerics:
     Parameters
     ----------
     probes : number of random columns with which traces are estimated
-    stopping : tolerance and limits of the linear solves
+    stopping : limits of the linear solves; its rtol is that of errors in the norm of A⁻¹, relative to √n, which is
+        what data from the model have: see `tolerable`
     preconditioner : "auto", the name of a recipe or a recipe
     seed : of the probes; the same seed at all hyperparameters makes the estimate a smooth, deterministic function
     rademacher : probes of random signs, as in the paper, instead of those drawn from the low-rank part
     """
 
     probes: int = 8
-    stopping: Stopping = Stopping(rtol=1e-2)
+    stopping: Stopping = Stopping(rtol=0.03)
     preconditioner: str | Preconditioner | None = "auto"
     seed: int = 0
     rademacher: bool = False
@@ -91,14 +92,13 @@ def iterative_estimate(
     else:
         bound = LowerBound.of(exact, child(source, "pivots"), None if value else LEAST_RANK)
     W, Z = _probes(bound, k, child(source, "probes"), numerics.rademacher)
-    report, kept = _solve(
-        A, torch.cat([problem.centred, problem.H, W], dim=1), numerics, trail, child(source, "preconditioner")
-    )
+    B, start = torch.cat([problem.centred, problem.H, W], dim=1), None if trail is None else trail.solutions
+    report, kept = solve_nearby(A, B, numerics, trail, start=start)
     if report.status in FATAL or not bool(report.solution.isfinite().all()):
         return impossible(len(theta), report.status), None
     solved_Y, solved_H, U = report.solution.split([c, b, k], dim=1)
     beta, a = generalised_least_squares(problem.H, solved_Y, solved_H)
-    traces = Traces(A, None if numerics.rademacher else bound, gp.noise.variance.item(), U, Z)
+    traces = Traces(exact, None if numerics.rademacher else bound, gp.noise.variance.item(), U, Z)
     gradient = 0.5 * traces.pairs(a, a) - 0.5 * c * traces.mean(slice(None))
     unknown = torch.full_like(gradient, math.nan)
     error = 0.5 * c * traces.standard_error() if errors else unknown
@@ -120,17 +120,29 @@ def _probes(bound: LowerBound, k: int, generator: Generator, signs: bool) -> tup
     return W / radius, Z / radius
 
 
-def _solve(
-    A: KernelPlusDiagonal, B: Tensor, numerics: Numerics, trail: Trail | None, generator: Generator
+def tolerable(A: KernelPlusDiagonal, B: Tensor, stopping: Stopping) -> Stopping:
+    """Return the stopping rule that resolves the noise: rᵀA⁻¹r ≤ ‖r‖²/λ ≤ rtol² n for every column, λ the least of D.
+
+    The gradient's own error is then ε (∂A a)ᵀA⁻¹r, small beside the √n of its statistical error, however large y is
+    beside the noise. A column is never solved less well than rtol of itself.
+    """
+    largest = float(B.norm(dim=0).max())
+    resolved = math.sqrt(A.spectrum_floor() * len(A)) / largest if largest > 0 else 1.0
+    return replace(stopping, rtol=stopping.rtol * min(resolved, 1.0))
+
+
+def solve_nearby(
+    A: KernelPlusDiagonal, B: Tensor, numerics: Numerics, trail: Trail | None, *, start: Tensor | None
 ) -> tuple[SolveReport, Kept | None]:
-    start = None if trail is None else trail.solutions
+    """Solve A X = B as an evaluation needs it, with the preconditioner of the last one while that pays."""
+    stopping, generator = tolerable(A, B, numerics.stopping), child(seeded(numerics.seed), "preconditioner")
     if numerics.preconditioner == "auto":
         kept = None if trail is None else trail.kept
         return planning.solve_reusing(
-            A, B, kept, start=start, stopping=numerics.stopping, generator=generator, reproducible=True
+            A, B, kept, start=start, stopping=stopping, generator=generator, reproducible=True
         )
     report = planning.solve(
-        A, B, preconditioner=numerics.preconditioner, start=start, stopping=numerics.stopping, generator=generator
+        A, B, preconditioner=numerics.preconditioner, start=start, stopping=stopping, generator=generator
     )
     return report, None
 

@@ -10,7 +10,6 @@ import torch
 from torch import Generator, Tensor
 
 from kernelcg.inference.ascent import Ascent, Curvature, Point, ascend
-from kernelcg.inference.estimate import Estimate
 from kernelcg.inference.iterative import Trail
 from kernelcg.inference.model import GaussianProcess
 from kernelcg.inference.objective import Objective, log_prior
@@ -53,7 +52,6 @@ class Learned:
     """The hyperparameters found, the way there, and whether the search ended by itself."""
 
     gp: GaussianProcess
-    estimate: Estimate | None
     steps: tuple[Step, ...]
     evaluations: int
     converged: bool
@@ -89,7 +87,7 @@ def learn(
     began = time.perf_counter()
     lower, upper = _bounds(gp)
     if optimizer is None or bool((lower == upper).all()):
-        return Learned(gp, None, (), 0, True, "nothing to learn", 0.0)
+        return Learned(gp, (), 0, True, "nothing to learn", 0.0)
     search = _Search(objective, gp, lower, upper, began, callback)
     if optimizer == "lbfgs":
         return search.grown(max_steps, restarts, generator)
@@ -103,8 +101,11 @@ def _bounds(gp: GaussianProcess) -> tuple[Tensor, Tensor]:
         if restriction.fixed:
             low = high = value
         else:
-            low = math.log(restriction.lower) if restriction.lower > 0 else value - WIDEST
-            high = math.log(restriction.upper) if math.isfinite(restriction.upper) else value + WIDEST
+            least = math.log(restriction.lower) if restriction.lower > 0 else -math.inf
+            most = math.log(restriction.upper) if math.isfinite(restriction.upper) else math.inf
+            start = min(max(value, least), most)
+            low = least if math.isfinite(least) else start - WIDEST
+            high = most if math.isfinite(most) else start + WIDEST
         lower.append(low)
         upper.append(high)
     return torch.tensor(lower, dtype=torch.float64), torch.tensor(upper, dtype=torch.float64)
@@ -126,8 +127,9 @@ class _Search:
 
     def grown(self, max_steps: int, restarts: int, generator: Generator) -> Learned:
         """Climb on a growing part of the data; curvature is carried over."""
-        order = torch.randperm(len(self.objective.problem), generator=child(generator, "subset"))
-        sizes, size = [len(order)], len(order) // LAST_GROWTH
+        n, most = len(self.objective.problem), self.objective.rows_to_learn_from
+        order = torch.randperm(n, generator=child(generator, "subset"))
+        sizes, size = [most], most // LAST_GROWTH
         while size >= SMALLEST_STAGE:
             sizes.append(size)
             size //= GROWTH
@@ -135,12 +137,12 @@ class _Search:
         ascent: Ascent[Trail | None] | None = None
         previous_size = 0
         for size in reversed(sizes):
-            objective = self.objective if size == len(order) else self.objective.on(order[:size])
+            objective = self.objective if size == n else self.objective.on(order[:size])
             curvature = Curvature()
             if ascent is not None:
                 starts = [ascent.point.theta]
                 curvature = ascent.curvature.scaled(size / previous_size)
-            ascent = self._climb(objective, starts, curvature, max_steps, last=size == len(order))
+            ascent = self._climb(objective, starts, curvature, max_steps, last=size == most)
             previous_size = size
         if ascent is None:
             raise ValueError("there are no data to learn from")
@@ -181,15 +183,24 @@ class _Search:
         if not ascents:
             unusable = evaluate(starts[0], None)
             return Ascent(unusable, curvature, math.nan, "A is not positive definite at the start", 1, False)
-        return max(ascents, key=lambda ascent: ascent.point.value) if len(ascents) > 1 else ascents[0]
+        return ascents[0] if len(ascents) == 1 else max(ascents, key=lambda ascent: self._height(objective, ascent))
+
+    def _height(self, objective: Objective, ascent: Ascent[Trail | None]) -> float:
+        """Return the value at the end of an ascent, computed if it was not on the way."""
+        if not math.isnan(ascent.point.value):
+            return ascent.point.value
+        gp = self.gp.with_log_parameters(ascent.point.theta)
+        return objective(gp, value=True)[0].value + log_prior(gp)[0]
 
     def stochastic(self, optimizer: str, max_steps: int, step_size: float | None, generator: Generator) -> Learned:
         """Follow unbiased gradients with fresh probes for a given number of steps."""
         theta = self._clamped(self.gp.log_parameters().detach()).clone()
         if optimizer == "adagrad":
-            rule: torch.optim.Optimizer = torch.optim.Adagrad([theta], lr=step_size or 1.0, eps=1e-6, maximize=True)
+            rule: torch.optim.Optimizer = torch.optim.Adagrad(
+                [theta], lr=1.0 if step_size is None else step_size, eps=1e-6, maximize=True
+            )
         else:
-            rule = torch.optim.Adam([theta], lr=step_size or 0.1, maximize=True)
+            rule = torch.optim.Adam([theta], lr=0.1 if step_size is None else step_size, maximize=True)
         method, trail = "direct" if self.objective.is_direct else "iterative", None
         for number in range(max_steps):
             seed = child(generator, f"step {number}").initial_seed()
@@ -232,7 +243,7 @@ class _Search:
     def _learned(self, theta: Tensor, converged: bool, reason: str) -> Learned:
         gp = self.gp.with_log_parameters(theta.clone())
         seconds = time.perf_counter() - self.began
-        return Learned(gp, None, tuple(self.steps), self.evaluations, converged, reason, seconds, self.failures)
+        return Learned(gp, tuple(self.steps), self.evaluations, converged, reason, seconds, self.failures)
 
 
 def _without_probes(trail: Trail | None, objective: Objective) -> Trail | None:

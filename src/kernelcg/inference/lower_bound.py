@@ -7,7 +7,7 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
-from kernelcg.inference.bounds import UNIT_ROUNDOFF
+from kernelcg.inference.bounds import UNIT_ROUNDOFF, lengths_from_centre
 from kernelcg.kernels import Kernel
 from kernelcg.operators import KernelPlusDiagonal
 from kernelcg.preconditioners.base import FACTORS_AT_ONCE
@@ -54,13 +54,12 @@ class LowerBound:
         return cls(A, pivots, F, L, LowRankPlus(Diagonal(A.diagonal), F))
 
     def energy(self, R: Tensor) -> Tensor:
-        """Return (k,) upper bounds of rᵀA⁻¹r: rᵀP⁻¹r, widened by what rounding may do to F."""
-        return rounding_slack(self.A) * (R * self.P.solve(R)).sum(0).clamp_min(0.0)
+        """Return (k,) upper bounds of rᵀA⁻¹r: rᵀP⁻¹r, widened by what rounding may do to F and in the solve.
 
-    def energy_matrix(self, R: Tensor) -> Tensor:
-        """Return RᵀP⁻¹R, widened likewise."""
-        M = R.T @ self.P.solve(R)
-        return rounding_slack(self.A) * 0.5 * (M + M.T)
+        The solve subtracts QQᵀz from z = D^-½r, where rounding costs zᵀ(I − QQᵀ)z up to (32 + 2√n) u ‖z‖².
+        """
+        lost = (32 + 2 * math.sqrt(len(R))) * UNIT_ROUNDOFF * (R.square() / self.A.diagonal[:, None]).sum(0)
+        return rounding_slack(self.A) * ((R * self.P.solve(R)).sum(0).clamp_min(0.0) + lost)
 
     def gradient(self, left: Tensor, right: Tensor) -> Tensor:
         """Return ∂/∂θ Σ_j left_jᵀ Q right_j for the log hyperparameters of the kernel.
@@ -103,13 +102,12 @@ class Exact:
         """Return (k,) rᵀA⁻¹r, widened by what rounding may do to the factor."""
         return rounding_slack(self.A) * (R * self.P.solve(R)).sum(0).clamp_min(0.0)
 
-    def energy_matrix(self, R: Tensor) -> Tensor:
-        """Return RᵀA⁻¹R, widened likewise."""
-        M = R.T @ self.P.solve(R)
-        return rounding_slack(self.A) * 0.5 * (M + M.T)
-
 
 def rounding_slack(A: KernelPlusDiagonal) -> float:
-    """Return s ≥ 1 such that A⁻¹ ⪯ s P⁻¹ though P was computed in float64: its error is 8 n u max K, relative to D."""
-    largest = float(A.kernel_diagonal().max())
-    return 1 + 8 * len(A) * UNIT_ROUNDOFF * largest / A.spectrum_floor()
+    """Return s ≥ 1 such that A⁻¹ ⪯ s P⁻¹ though P was computed in float64.
+
+    P ⪯ A + ε I ⪯ (1 + ε / min D) A, ε = n (8 + 4ρ) u max K. The 8 is for the arithmetic; rounded inputs make all
+    entries of a row wrong alike, by a matrix of Frobenius norm 4ρ n u max K, ρ² the mean of `lengths_from_centre`².
+    """
+    largest, lengths = float(A.kernel_diagonal().max()), float(lengths_from_centre(A).square().mean().sqrt())
+    return 1 + (8 + 4 * lengths) * len(A) * UNIT_ROUNDOFF * largest / A.spectrum_floor()

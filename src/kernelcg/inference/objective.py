@@ -22,6 +22,11 @@ FACTORS = 3
 """Matrices of n² numbers that the direct method needs in the course of one evaluation."""
 
 
+def most_direct_rows(problem: Regression) -> int:
+    """Return the number of rows up to which the direct method is chosen, within the memory."""
+    return min(DIRECT_ROWS, math.isqrt(int(problem.backend.budget() / (FACTORS * 8))))
+
+
 def chosen_method(problem: Regression, method: str = "auto") -> tuple[str, str]:
     """Return "direct" or "iterative" and the reason: counted, not timed, so that the same data give the same."""
     n, budget = len(problem), problem.backend.budget()
@@ -41,7 +46,11 @@ def chosen_method(problem: Regression, method: str = "auto") -> tuple[str, str]:
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """A learning criterion on data, "marginal_likelihood", "loo" or "gcv", as a function of the hyperparameters."""
+    """A learning criterion on data, "marginal_likelihood", "loo" or "gcv", as a function of the hyperparameters.
+
+    Leave-one-out errors need the diagonal of A⁻¹, whose estimates enter as reciprocals: few probes would bias them, so
+    that criterion is always computed exactly, and learned on as many rows as that allows.
+    """
 
     problem: Regression
     criterion: str = "marginal_likelihood"
@@ -58,7 +67,13 @@ class Objective:
     @property
     def is_direct(self) -> bool:
         """Whether it is exact, by Cholesky factorisation."""
-        return chosen_method(self.problem, self.method)[0] == "direct"
+        return self.criterion == "loo" or chosen_method(self.problem, self.method)[0] == "direct"
+
+    @property
+    def rows_to_learn_from(self) -> int:
+        """Return how many rows learning ends with: all, but for leave-one-out those that can be factorised."""
+        n = len(self.problem)
+        return n if self.criterion != "loo" else min(n, most_direct_rows(self.problem))
 
     def on(self, rows: Tensor) -> Self:
         """Return the objective on some of the rows, by the method that suits so few."""
@@ -71,7 +86,7 @@ class Objective:
         if self.is_direct:
             return direct_estimate(self.problem, gp, self.criterion), None
         if self.criterion != "marginal_likelihood":
-            return iterative_cross_validation(self.problem, gp, self.criterion, self.numerics, trail)
+            return iterative_cross_validation(self.problem, gp, self.numerics, trail)
         return iterative_estimate(self.problem, gp, self.numerics, trail, value=value, errors=errors)
 
 

@@ -11,7 +11,15 @@ from torch import Generator, Tensor
 from kernelcg import planning
 from kernelcg.arguments import matrix
 from kernelcg.backends.base import require_memory
-from kernelcg.inference.bounds import Certified, EnergyBound, Rounding, certified
+from kernelcg.inference.bounds import (
+    UNIT_ROUNDOFF,
+    Certified,
+    DriftBounds,
+    EnergyBound,
+    Rounding,
+    certified,
+    error_of_drift,
+)
 from kernelcg.inference.lower_bound import Exact, LowerBound
 from kernelcg.inference.model import GaussianProcess, Regression
 from kernelcg.operators import Invertible, KernelPlusDiagonal
@@ -148,44 +156,50 @@ class Posterior:
     # one chunk
 
     def _predicted(self, X: Tensor, variance: bool) -> Prediction:
-        A = self.A
+        """Return the prediction for one chunk of points.
+
+        With β̂ and â for the drift and the weights, ρ = h − HᵀA⁻¹k and e = A⁻¹(Y − Hβ̂) − â, the mean is off by
+        ρᵀ(β̂ − β) − kᵀe. The first part is at most ‖ρ‖_{S⁻¹} ‖β̂ − β‖_S, the second (kᵀA⁻¹k)^½ ‖e‖_A or, with v ≈ A⁻¹k,
+        |vᵀ(Y − Hβ̂ − Aâ)| + ‖v − A⁻¹k‖_A ‖e‖_A. What rounding may do is added to each.
+        """
+        A, rounding, drift = self.A, self.rounding, self._drift_bounds()
         K = A.backend.block(A.kernel, A.X, X, precision=torch.float64)  # (n, t)
-        prior = A.kernel.diagonal(X).detach()
-        h = self.problem.drift(X)
+        prior = A.kernel.diagonal(X).detach().clamp_min(0)
+        root, h, h_error = prior.sqrt(), self.problem.drift(X), error_of_drift(self.problem.drift, X)
         mean = K.T @ self.weights.X + h @ self.beta
-        evaluation = self.rounding.of_mean(prior.clamp_min(0).sqrt(), self.weights.X)
+        evaluation = rounding.of_mean(root, self.weights.X) + h_error @ self.beta.abs()
+        floor, error = self.weights.floor + drift.right, self.weights.error + drift.right
+        most = (1 + rounding.gamma) * root  # ≥ (kᵀA⁻¹k)^½
+        h_error = h_error + rounding.of_mean(root, self.drift_weights.X)
         if not variance:
-            explained = torch.minimum(prior, self._certifier().energy(K)).clamp_min(0).sqrt()  # ≥ (kᵀA⁻¹k)^½
-            leverage = explained + self._drift_leverage(h - K.T @ self.drift_weights.X, prior.clamp_min(0).sqrt())[1]
-            return Prediction(mean, leverage[:, None] * self.weights.error + evaluation)
+            rounded = rounding.norm_of_residual_error(torch.zeros_like(K), root)
+            explained = torch.minimum(most, self._certifier().energy(K).sqrt() + rounded)
+            h_left = h - K.T @ self.drift_weights.X
+            high = drift.leverage(h_left, h_error + explained[:, None] * drift.error)[2]
+            bound = explained[:, None] * error + high[:, None] * drift.coefficients + evaluation
+            return Prediction(mean, bound)
         V, status = self._tightened(K, prior)
         least = (K * V.X + V.X * V.R).sum(0)  # 2 kᵀv − vᵀAv ≤ kᵀA⁻¹k ≤ the same + error²
-        rounded = self.rounding.of_products(prior.clamp_min(0).sqrt(), V.X) + self.rounding.gamma * prior
-        low = (prior - least - V.error.square() - rounded).clamp_min(0.0)
-        high = (prior - least + rounded).clamp_min(0.0)
+        rounded = rounding.of_products(root, V.X) + rounding.gamma * prior
+        explained = torch.minimum(most, (least + V.error.square() + rounded).clamp_min(0).sqrt())
+        length = (explained + V.error)[:, None]  # ≥ ‖v‖_A
         h_left = h - K.T @ self.drift_weights.X - V.X.T @ self.drift_weights.R
-        drift_low, drift_high = self._drift_leverage(h_left, V.error)
-        explained = torch.minimum(prior, least + V.error.square()).clamp_min(0).sqrt()
-        by_solution = (V.X.T @ self.weights.R).abs() + V.error[:, None] * self.weights.error
-        by_norm = explained[:, None] * self.weights.error
-        error = torch.minimum(by_solution + explained[:, None] * self.weights.floor, by_norm)
-        error = error + drift_high[:, None] * self.weights.error + evaluation
-        high = high + drift_high.square()
-        estimate = (prior - least).clamp_min(0.0) + drift_high.square()
-        return Prediction(mean, error, estimate, low + drift_low.square(), high, status)
+        h_error = h_error + length * drift.floor + V.error[:, None] * drift.error
+        drift_low, drift_middle, drift_high = drift.leverage(h_left, h_error)
+        by_solution = (V.X.T @ self.weights.R).abs() + V.error[:, None] * error + length * floor
+        bound = torch.minimum(by_solution, explained[:, None] * error)
+        bound = bound + drift_high[:, None] * drift.coefficients + evaluation
+        left = (prior - least).clamp_min(0.0)
+        low = (prior - least - V.error.square() - rounded).clamp_min(0.0) + drift_low.square()
+        high = (prior - least + rounded).clamp_min(0.0) + drift_high.square()
+        return Prediction(mean, bound, left + drift_middle.square(), low, high, status)
 
-    def _drift_leverage(self, R: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a bracket of (R*ᵀS⁻¹R*)^½, R* = h − HᵀA⁻¹k known up to G's error times ``error``, S = HᵀA⁻¹H."""
-        if R.shape[1] == 0:
-            return R.new_zeros(len(R)), R.new_zeros(len(R))
-        S = self._S()
-        wider = (
-            S + self._certifier().energy_matrix(self.drift_weights.R) + torch.diag(self.drift_weights.floor.square())
-        )
-        off = error * self.drift_weights.error.norm() * torch.linalg.eigvalsh(S)[0].clamp_min(1e-300).rsqrt()
-        high = (R * torch.linalg.solve(S, R.T).T).sum(1).clamp_min(0).sqrt() + off
-        low = ((R * torch.linalg.solve(wider, R.T).T).sum(1).clamp_min(0).sqrt() - off).clamp_min(0)
-        return low, high
+    def _drift_bounds(self) -> DriftBounds:
+        problem = self.problem
+        H_error = error_of_drift(problem.drift, problem.X)
+        sizes = self.beta.abs() + problem.ordinary.abs()  # Y − Hβ is computed by way of ordinary least squares
+        right = self.rounding.norm(UNIT_ROUNDOFF * problem.Y.abs() + H_error @ sizes)
+        return DriftBounds.of(problem.H, H_error, self.weights, right, self.drift_weights, self.rounding)
 
     def _S(self) -> Tensor:
         """Return the lower bound HᵀG + GᵀR of S = HᵀA⁻¹H, R = H − AG."""
@@ -202,7 +216,7 @@ class Posterior:
         stopping = replace(self.stopping, rtol=0.0, atol=A.spectrum_floor() * math.sqrt(self.variance_tolerance))
         for _ in range(TIGHTENINGS):
             report = self._solved(K, stopping, start)
-            V = certified(A, K, report.solution, self._certifier(), self.rounding)
+            V = certified(A, K, report.solution, self._certifier(), self.rounding, prior.clamp_min(0).sqrt())
             least = (K * V.X + V.X * V.R).sum(0)
             known = (prior - least - V.error.square()).clamp_min(0.0) + noise
             excess = float((V.error.square() / known).max()) / self.variance_tolerance

@@ -1,0 +1,279 @@
+"""Every certificate holds, in float64 as it is, on more than a thousand problems made to break it.
+
+The truth is `extended.py`: long double, from the formulas. Nothing is tolerated on top of what a certificate says.
+"""
+
+import numpy as np
+import pytest
+import torch
+from inference import extended
+from inference.extended import IS_EXTENDED, REAL, real
+from inference.hard_cases import CONVERGED, MOST_STEPS, POINTS, SOLUTIONS, case, solution
+
+from kernelcg.inference.bounds import UNIT_ROUNDOFF, Rounding, error_of_drift
+from kernelcg.inference.estimate import generalised_least_squares
+from kernelcg.inference.iterative import Numerics, Trail, iterative_estimate
+from kernelcg.inference.lower_bound import LowerBound
+from kernelcg.randomness import child, seeded
+from kernelcg.solvers import Stopping
+
+pytestmark = pytest.mark.skipif(not IS_EXTENDED, reason="long double is float64 on this platform")
+
+CHUNKS, PER_CHUNK = 22, 50
+EVIDENCE_CHUNKS, EVIDENCE_PER_CHUNK = 6, 25
+
+
+def require(lower, upper, what, one, kind):
+    """Raise unless lower ≤ upper everywhere; NaN fails."""
+    lower, upper = np.broadcast_arrays(np.asarray(lower, dtype=REAL), np.asarray(upper, dtype=REAL))
+    bad = ~(lower <= upper)
+    assert not bad.any(), f"{what}: {lower[bad][0]:.17g} > {upper[bad][0]:.17g} in {one}, {kind}"
+
+
+def rounding_of_quadratic_forms(posterior):
+    """Return (c,) how far bᵀa + aᵀr, b = Y − Hβ and r = b − Aa, computed in float64 may be off."""
+    problem, a = posterior.problem, posterior.weights.X
+    sizes = posterior.beta.abs() + problem.ordinary.abs()
+    of_b = UNIT_ROUNDOFF * problem.Y.abs() + error_of_drift(problem.drift, problem.X) @ sizes
+    of_products = posterior.rounding.of_products(a.new_zeros(a.shape[1]), a)
+    sums = posterior.rounding.gamma * (posterior.problem.Y - problem.H @ posterior.beta).abs()
+    return of_products + ((2 * of_b + sums) * a.abs()).sum(0)
+
+
+def check_solutions(one, kind, posterior, truth):
+    """‖a − A⁻¹b‖_A and ‖G − A⁻¹H‖_A are below their bounds; bᵀA⁻¹b lies in its bracket."""
+    weights, drift = posterior.weights, posterior._drift_bounds()
+    b, a = truth.Y - truth.H @ real(posterior.beta), real(weights.X)
+    error = real(weights.error) + real(drift.right)  # b itself was rounded
+    require(truth.error_norm(b, a), error, "error of the weights", one, kind)
+    require(truth.error_norm(truth.H, real(posterior.drift_weights.X)), real(drift.error), "error of G", one, kind)
+    b_computed = posterior.problem.Y - posterior.problem.H @ posterior.beta
+    least = real((b_computed * weights.X + weights.X * weights.R).sum(0))
+    off, q = real(rounding_of_quadratic_forms(posterior)), truth.quadratic_forms(b)
+    require(least - off, q, "lower end of the quadratic form", one, kind)
+    require(q, least + error**2 + off, "upper end of the quadratic form", one, kind)
+
+
+def check_predictions(one, kind, posterior, truth, h):
+    """Mean and variance are within their bounds of the exact ones, whether or not the variance was asked for."""
+    mean, variance = truth.predict(real(one.X_new), h)
+    for with_variance in (False, True):
+        found = posterior.predict(one.X_new, bound=True, variance=with_variance)
+        off = np.abs(real(found.mean) - mean)
+        require(off, found.mean_bound, f"mean, variance={with_variance}", one, kind)
+    require(found.variance_lower, variance, "lower end of the variance", one, kind)
+    require(variance, found.variance_upper, "upper end of the variance", one, kind)
+    require(0.0, found.variance_lower, "a negative variance", one, kind)
+    require(found.variance_lower, found.variance, "variance below its bracket", one, kind)
+    require(found.variance, found.variance_upper, "variance above its bracket", one, kind)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_certificates_hold(chunk):
+    checked = 0
+    for number in range(chunk * PER_CHUNK, (chunk + 1) * PER_CHUNK):
+        one, kind = case(number), SOLUTIONS[number % len(SOLUTIONS)]
+        posterior, (truth, h) = solution(one, kind), one.exact()
+        check_solutions(one, kind, posterior, truth)
+        check_predictions(one, kind, posterior, truth, h)
+        checked += 1
+    assert checked == PER_CHUNK
+
+
+def test_there_are_a_thousand_cases_of_every_sort():
+    assert CHUNKS * PER_CHUNK >= 1000
+    some = [case(number) for number in range(CHUNKS * PER_CHUNK)]
+    assert {one.points for one in some} == set(POINTS)
+    assert {one.kind for one in some} == {"rbf", 0.5, 1.5, 2.5}
+    assert {one.problem.mean for one in some} == {"zero", "constant", "linear"}
+    assert {one.problem.Y.shape[1] for one in some} == {1, 2, 3}
+    assert {one.gp.kernel.lengthscale.ndim for one in some} == {0, 1}
+    assert {one.problem.noise_variance is None for one in some} == {True, False}
+    assert min(len(one.problem) for one in some) == 1
+
+
+# the log marginal likelihood
+
+
+def evidence(number):
+    """Return a case, its iterative estimate from few or many steps, the P ⪯ A of low or full rank it used, the seed.
+
+    The noise is at least 1e-6 of the variance: below, Lanczos in float64 loses eigenvalues near 1 beside those of
+    1e8 that a low rank leaves, and brackets cannot hold.
+    """
+    one = case(number, largest=25, noises=(-6.0, 0.5))
+    rng, A, probes = one.rng, one.problem.system(one.gp), 16
+    stopping = Stopping(rtol=10 ** rng.uniform(-10, -1), max_iterations=int(rng.choice([2, 5, MOST_STEPS])))
+    bound = LowerBound.of(A, seeded(number), int(rng.choice([1, min(5, len(A)), len(A)])))
+    columns = one.problem.Y.shape[1] + one.problem.H.shape[1] + probes
+    trail = Trail(torch.zeros(len(A), columns, dtype=torch.float64), None, bound.pivots, one.gp.log_parameters())
+    numerics = Numerics(probes, stopping, None, seed=number)
+    estimate, after = iterative_estimate(one.problem, one.gp, numerics, trail)
+    return one, estimate, after.solutions, LowerBound.at(A, bound.pivots), numerics
+
+
+def exact_quadrature(truth, bound, numerics):
+    """Return what the probes w give for log|A| with exact quadrature, and the largest eigenvalue of M.
+
+    log|P| + n uᵀ log(M) u, M = L⁻¹AL⁻ᵀ, u = L⁻¹w / ‖L⁻¹w‖, by the eigenvalues of M.
+    """
+    W = real(bound.P.sample(child(seeded(numerics.seed), "log determinant"), numerics.probes))
+    L = extended.cholesky(real(bound.F) @ real(bound.F).T + np.diag(truth.D))
+    M = extended.forward(L, extended.forward(L, truth.A).T)
+    values, vectors = extended.eigen((M + M.T) / 2)
+    U = extended.forward(L, W)
+    weights = (vectors.T @ (U / np.sqrt((U * U).sum(0)))) ** 2
+    return 2 * np.log(np.diag(L)).sum() + len(L) * (weights * np.log(values)[:, None]).sum(0).mean(), values.max()
+
+
+def rounding_of_evidence(one, solutions, bound, largest):
+    """Return how much float64 may move either end of the bracket: the estimate promises nothing about that.
+
+    The quadratic form as in `rounding_of_quadratic_forms`; 32 n c u ‖M‖ tr K / λ for the eigenvalues of the
+    tridiagonals, whose entries are as large as ‖M‖ and P⁻¹ within them is as good as u tr K / λ.
+    """
+    problem, A = one.problem, bound.A
+    (n, c), rounding = problem.Y.shape, Rounding.of(A)
+    change, a = generalised_least_squares(problem.H, solutions[:, :c], solutions[:, c : c + problem.H.shape[1]])
+    b = problem.centred - problem.H @ change
+    sizes = problem.ordinary.abs() + change.abs()
+    of_b = UNIT_ROUNDOFF * problem.Y.abs() + error_of_drift(problem.drift, problem.X) @ sizes
+    floor, width = rounding.norm_of_residual_error(a) + rounding.norm(of_b), bound.energy(b - A @ a).sqrt()
+    quadratic = rounding.of_products(a.new_zeros(c), a) + ((2 * of_b + rounding.gamma * b.abs()) * a.abs()).sum(0)
+    quadratic = float((quadratic + 2 * width * floor + floor.square()).sum())
+    condition = 1 + float(A.kernel_diagonal().sum()) / A.spectrum_floor()
+    return quadratic + 32 * n * c * UNIT_ROUNDOFF * largest * condition
+
+
+@pytest.mark.parametrize("chunk", range(EVIDENCE_CHUNKS))
+def test_bracket_of_the_log_marginal_likelihood(chunk):
+    """With the same probes and exact solves the value lies in the bracket; the truth is within five standard errors."""
+    for number in range(chunk * EVIDENCE_PER_CHUNK, (chunk + 1) * EVIDENCE_PER_CHUNK):
+        one, estimate, solutions, bound, numerics = evidence(number)
+        truth, _ = one.exact()
+        n, c = one.problem.Y.shape
+        determinant, largest = exact_quadrature(truth, bound, numerics)
+        rounding = 0.5 * rounding_of_evidence(one, solutions, bound, float(largest))
+        quadratic, constant = truth.least_quadratic_forms().sum(), n * c * np.log(2 * REAL(np.pi))
+        with_probes = -(quadratic + c * determinant + constant) / 2
+        require(estimate.lower - rounding, with_probes, "lower end of the evidence", one, numerics)
+        require(with_probes, estimate.upper + rounding, "upper end of the evidence", one, numerics)
+        require(estimate.lower - rounding, estimate.value, "evidence below its bracket", one, numerics)
+        require(estimate.value, estimate.upper + rounding, "evidence above its bracket", one, numerics)
+        exact = -(quadratic + c * truth.log_determinant() + constant) / 2
+        off = 5 * estimate.value_error + (estimate.value - estimate.lower) + rounding
+        require(abs(estimate.value - exact), off, "evidence", one, numerics)
+
+
+# how good they are
+
+
+USELESS = {
+    ("converged", "weights"): (2, 5),
+    ("converged", "mean"): (30, 2e3),
+    ("converged", "mean with variance"): (2, 12),
+    ("premature", "weights"): (2, 15),
+    ("premature", "mean"): (45, 2e4),
+    ("premature", "mean with variance"): (2, 3e3),
+    ("at the floor", "weights"): (2e3, 2e6),
+    ("at the floor", "mean"): (3e5, 1e7),
+    ("at the floor", "mean with variance"): (2e5, 1e7),
+}
+"""Twice what was measured: median and 90 % quantile of bound / truth."""
+
+
+def test_certificates_are_not_useless(capsys):
+    """The bounds over the truth, at noises from 1e-8 of the variance, for solutions that converged and that did not.
+
+    A solution is at the rounding floor if its error is below what rounding of its residual may account for: there a
+    certificate is as good as the worst case of rounding, which is far from what happens.
+    """
+    ratios = {}
+    for number in range(240):
+        kind = SOLUTIONS[number % len(SOLUTIONS)]
+        one = case(number, noises=(-8.0, 0.5), means=("zero", "zero", "zero", "constant"))
+        posterior, (truth, h) = solution(one, kind), one.exact()
+        drift, weights = posterior._drift_bounds(), posterior.weights
+        errors = truth.error_norm(truth.Y - truth.H @ real(posterior.beta), real(weights.X))
+        mean, _ = truth.predict(real(one.X_new), h)
+        plain = posterior.predict(one.X_new, bound=True)
+        tight = posterior.predict(one.X_new, bound=True, variance=True)
+        for j in np.flatnonzero(errors > 0):
+            at_floor = errors[j] <= real(weights.floor + drift.right)[j]
+            group = "at the floor" if at_floor else "converged" if kind in CONVERGED else "premature"
+            found = ratios.setdefault(group, {"weights": [], "mean": [], "mean with variance": []})
+            found["weights"].append(float(real(weights.error + drift.right)[j] / errors[j]))
+            for name, prediction in (("mean", plain), ("mean with variance", tight)):
+                off = np.linalg.norm((real(prediction.mean) - mean)[:, j].astype(float))
+                if off > 0:
+                    found[name].append(float(prediction.mean_bound[:, j].norm()) / off)
+    quantiles = {
+        (group, name): np.quantile(values, [0.5, 0.9])
+        for group, found in ratios.items()
+        for name, values in found.items()
+    }
+    with capsys.disabled():
+        for (group, name), (median, high) in quantiles.items():
+            print(f"\n{group:>12}, {name:<18}: bound / truth {median:8.3g} (median) {high:8.3g} (90 %)", end="")
+        print()
+    for key, (median, high) in USELESS.items():
+        assert quantiles[key][0] <= median, key
+        assert quantiles[key][1] <= high, key
+
+
+# the truth
+
+
+@pytest.mark.parametrize("chunk", range(4))
+def test_the_reference_is_good_enough(chunk):
+    """Against 60 digits, on the smallest noises: what long double gets wrong is below a tenth of every allowance."""
+    mpmath = pytest.importorskip("mpmath")
+    for number in range(3 * chunk, 3 * chunk + 3):
+        one = case(number, largest=14, noises=(-13.0, -11.0))
+        posterior, (truth, h) = solution(one, "direct"), one.exact()
+        found = posterior.predict(one.X_new, bound=True, variance=True)
+        mean, variance = truth.predict(real(one.X_new), h)
+        with mpmath.workdps(60):
+            exact_mean, exact_variance = in_sixty_digits(mpmath, one)
+        allowed = found.mean_bound.numpy(), (found.variance_upper - found.variance_lower).numpy()
+        assert np.all(np.abs(exact_mean - mean) <= 0.1 * allowed[0]), one
+        assert np.all(np.abs(exact_variance - variance) <= 0.1 * allowed[1]), one
+
+
+def in_sixty_digits(mp, one):
+    """Return mean and latent variance from the textbook formulas, rounded to long double at the end."""
+    problem, lengths = one.problem, np.broadcast_to(one.gp.kernel.lengthscale.numpy(), one.problem.X.shape[1])
+
+    def k(x, y):
+        s = sum(((mp.mpf(a) - mp.mpf(b)) / mp.mpf(c)) ** 2 for a, b, c in zip(x, y, lengths, strict=True))
+        q = mp.sqrt(2 * one.kind * s) if one.kind != "rbf" else None
+        profile = {0.5: lambda: 1, 1.5: lambda: 1 + q, 2.5: lambda: 1 + q + q**2 / 3}
+        return mp.mpf(one.gp.kernel.variance.item()) * (
+            mp.exp(-s / 2) if one.kind == "rbf" else profile[one.kind]() * mp.exp(-q)
+        )
+
+    def drift(points):
+        centre, T = problem.drift.centre.tolist(), mp.matrix(problem.drift.T.tolist())
+        rows = [[1, *(mp.mpf(a) - mp.mpf(b) for a, b in zip(x, centre, strict=True))] for x in points]
+        return mp.matrix(rows) * T if T.cols else mp.matrix(len(rows), 0)
+
+    X, X_new = problem.X.tolist(), one.X_new.tolist()
+    known = [0.0] * len(X) if problem.noise_variance is None else problem.noise_variance.tolist()
+    A = mp.matrix([[k(x, y) for y in X] for x in X])
+    for i, extra in enumerate(known):
+        A[i, i] += mp.mpf(one.gp.noise.variance.item()) + mp.mpf(extra)
+    K, Y, H, h = mp.matrix([[k(x, y) for y in X_new] for x in X]), mp.matrix(problem.Y.tolist()), drift(X), drift(X_new)
+    inverse = A**-1
+    mean, covariance = K.T * inverse * Y, K.T * inverse * K
+    variance = [mp.mpf(one.gp.kernel.variance.item()) - covariance[i, i] for i in range(len(X_new))]
+    if H.cols:
+        rho, S = h - K.T * inverse * H, (H.T * inverse * H) ** -1
+        mean += rho * S * (H.T * inverse * Y)
+        more = rho * S * rho.T
+        variance = [v + more[i, i] for i, v in enumerate(variance)]
+
+    def rounded(value):
+        return REAL(mp.nstr(value, 25)) if abs(value) > mp.mpf("1e-4000") else REAL(0)
+
+    means = [[rounded(mean[i, j]) for j in range(mean.cols)] for i in range(mean.rows)]
+    return np.array(means), np.array([rounded(value) for value in variance])
