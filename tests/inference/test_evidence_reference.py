@@ -321,12 +321,12 @@ def averaged(problem, gp, probes, count):
     return [iterative_cross_validation(problem, gp, one, None)[0].gradient.numpy() for one in numerics]
 
 
-@pytest.mark.parametrize(("probes", "count"), [(8, 40), (128, 15)])
+@pytest.mark.parametrize(("probes", "count"), [(8, 30), (128, 10)])
 def test_iterative_cross_validation(probes, count):
     """A plug-in estimate: what bias it has is below its standard error."""
-    X, Y = toy(200, 2, 2)
+    X, Y = toy(120, 2, 2)
     for noise in (0.1, 1e-3):
-        truth = Truth(RBF(1.0), X, Y, noise, np.linspace(0, noise, 200))
+        truth = Truth(RBF(1.0), X, Y, noise, np.linspace(0, noise, 120))
         gradients = averaged(*model(truth), probes, count)
         assert np.abs(z_scores(gradients, finite_differences(truth.gcv, truth.theta))).max() < 4
 

@@ -117,23 +117,41 @@ def test_ascent_of_other_functions(f, start, known):
     assert float(ascent.point.gradient.norm()) < 1e-2
 
 
-@pytest.mark.xfail(
-    raises=AssertionError, reason="defect: a promise by the curvature of one or two steps ends the search"
-)
 @KNOWN
-@pytest.mark.parametrize("case", ["quadratic", "curved valley"])
-def test_ascent_does_not_end_on_a_promise_that_is_wrong(case, known):
-    """The gap is 1000 times what was tolerated: H₀ = sᵀy / yᵀy I knows the steep directions only."""
-    if case == "quadratic":
-        c, s, start, tolerance = math.cos(0.3), math.sin(0.3), [0.37, 0.58], 1e-4
+def test_ascent_does_not_end_on_a_promise_that_is_wrong(known):
+    """A step along the steep direction says nothing about the flat one: it once ended 0.1 below the maximum."""
+    c, s = math.cos(0.3), math.sin(0.3)
 
-        def f(x):
-            return -500 * (c * x[0] + s * x[1]) ** 2 - 0.5 * (c * x[1] - s * x[0]) ** 2
-    else:
-        f, start, tolerance = rosenbrock, [-1.2, 1.0], 0.05
-    ascent = climbed(f, start, known=known, tolerance=tolerance)
+    def f(x):
+        return -500 * (c * x[0] + s * x[1]) ** 2 - 0.5 * (c * x[1] - s * x[0]) ** 2
+
+    ascent = climbed(f, [0.37, 0.58], known=known, tolerance=1e-4)
     assert ascent.converged
-    assert float(f(ascent.point.theta)) > -20 * tolerance
+    assert float(f(ascent.point.theta)) > -1e-3
+
+
+@pytest.mark.xfail(raises=AssertionError, reason="limit: at the entrance of a curved valley old steps promise 0.01")
+@KNOWN
+def test_ascent_does_not_end_at_the_entrance_of_a_curved_valley(known):
+    ascent = climbed(rosenbrock, [-1.2, 1.0], known=known, tolerance=0.05)
+    assert float(rosenbrock(ascent.point.theta)) > -1
+
+
+@KNOWN
+def test_gaps_are_about_the_tolerance(known):
+    """Of 200 quadratics with condition numbers up to 1e5, half of them with bounds, 1e-4 being tolerated."""
+    gaps, converged = [], []
+    for seed in range(100):
+        f, start = quadratic(seed)
+        for lower, upper in ((-1.0, 0.5), (-50.0, 50.0)):
+            first = np.clip(start, lower, upper)
+            ascent = climbed(f, first, known=known, lower=lower, upper=upper, tolerance=1e-4, max_steps=100)
+            gaps.append(highest(f, first, lower, upper) - float(f(ascent.point.theta)))
+            converged.append(ascent.converged)
+    assert np.mean(converged) > 0.98
+    assert np.median(gaps) < 1e-4
+    assert np.quantile(gaps, 0.9) < 1e-3
+    assert np.max(gaps) < 0.1
 
 
 @KNOWN
@@ -500,7 +518,6 @@ def test_adam_is_adam():
         assert relative_error(learned.gp.log_parameters(), theta) < 1e-8
 
 
-@pytest.mark.xfail(raises=AssertionError, reason="defect: step_size=0 is taken for the default, 1")
 def test_a_step_size_of_zero_is_not_one():
     truth = Truth(RBF(1.0), *toy(30, 2), 0.5)
     gp = GaussianProcess(RBF(1.0), Noise(0.5))
@@ -581,9 +598,8 @@ def test_iterative_learning_of_nearly_noiseless_data():
     assert lost < 1
 
 
-@pytest.mark.xfail(raises=AssertionError, reason="defect: old curvature promises 0.02 nats where the gradient is 600")
 def test_iterative_learning_does_not_end_far_from_the_optimum():
-    """105 nats are lost, with exact gradients; `converged` is True. The cause is in `ascend`."""
+    """Curvature from far away once promised 0.02 nats where the gradient was 600: 105 nats were lost."""
     kernel, noise = RBF(0.1), 1e-6
     truth = Truth(kernel, *drawn(kernel, 2700, 1, noise), noise)
     numerics = Numerics(stopping=Stopping(rtol=1e-4))
