@@ -180,7 +180,6 @@ def test_covariance_that_does_not_fit_is_refused():
         )
 
 
-@pytest.mark.xfail(raises=AssertionError, reason="defect: a factor that the automatic choice made is thrown away")
 def test_nothing_is_factorised_twice(monkeypatch):
     """Where the automatic choice is a direct solve, every chunk of a prediction chooses and factorises again."""
     made = []
@@ -341,7 +340,6 @@ def test_misuse_is_named():
         conditioned(Truth(RBF(1.0), *toy(20, 2), 0.1), "iterative", preconditioner="magic")
 
 
-@pytest.mark.xfail(reason="defect: every method but 'direct' iterates, misspelt ones too")
 def test_unknown_methods_are_refused():
     with pytest.raises(ValueError, match="method must be"):
         conditioned(Truth(RBF(1.0), *toy(20, 2), 0.1), "cholesky")

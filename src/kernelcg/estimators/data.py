@@ -31,6 +31,8 @@ def without_missing(X: Any, y: Any, noise_variance: Any, missing: str) -> tuple[
     if values.dtype.kind != "f" and values.dtype != object:
         return X, y, noise_variance
     absent = np.isnan(values.astype(np.float64))
+    if np.ndim(noise_variance) > 0 and len(noise_variance) != len(values):
+        raise ValueError(f"noise_variance has {len(noise_variance)} entries but y has {len(values)} rows")
     keep = np.flatnonzero(~(absent if absent.ndim == 1 else absent.any(axis=1)))
     if len(keep) == len(values):
         return X, y, noise_variance

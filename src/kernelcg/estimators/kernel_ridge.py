@@ -194,4 +194,4 @@ class KernelRidge(KernelMachine):
         self.report_ = self.posterior_.report
         self.certificate_ = certificate(self.posterior_, probes=0, seed=seed)
         logger.info("%s", self.certificate_)
-        self._warn_of_fit()
+        self._warn_of_fit(stacklevel=4)

@@ -58,20 +58,23 @@ class KernelMachine(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # ty
     def _shaped(self, values: Floats) -> Floats:
         return values if self._y_shape else values[:, 0]
 
-    def _warn_of_fit(self) -> None:
-        """Say in one warning what did not converge, if anything."""
-        learned, problems = self.learning_, []
-        if learned.failures:
-            problems.append(f"{learned.failures} of {learned.evaluations} evaluations while learning did not converge")
-        if not learned.converged:
-            problems.append(f"learning ended early: {learned.reason}")
-        if not self.certificate_.met:
-            problems.append(f"the fit is NOT exact: {self.certificate_.status.value}")
-        if problems:
-            remedy = (
-                "see certificate_, learning_ and report_; raise the noise, max_iter or rtol, or try method='direct'"
+    def _warn_of_fit(self, *, learned: bool = True, stacklevel: int) -> None:
+        """Say in one warning what did not converge and what to do, if anything."""
+        learning, problems = self.learning_, []
+        if learned and learning.failures:
+            problems.append(
+                f"{learning.failures} of {learning.evaluations} evaluations while learning did not converge (see "
+                "learning_; bound the noise from below, or try another preconditioner or method='direct')"
             )
-            warnings.warn(f"{'; '.join(problems)} ({remedy})", ConvergenceWarning, stacklevel=5)
+        if learned and not learning.converged:
+            problems.append(f"learning ended early: {learning.reason} (raise max_iter, or start elsewhere)")
+        if not self.certificate_.met:
+            problems.append(
+                f"the fit is NOT exact: {self.certificate_.status.value} (see certificate_ and report_; "
+                "raise the noise or rtol, or try method='direct')"
+            )
+        if problems:
+            warnings.warn("; ".join(problems), ConvergenceWarning, stacklevel=stacklevel)
 
     def _warn_of(self, status: Status, what: str) -> None:
         if status is not Status.CONVERGED:

@@ -72,11 +72,13 @@ class GPRegressor(KernelMachine):
     kernel : kernelcg or scikit-learn kernel; None means Matérn-3/2 with one lengthscale per feature and a variance.
         Hyperparameters are restricted on the kernel itself: ``RBF(1.0).bounded(lengthscale=(0.1, 10))``,
         ``.fixed("variance")``, ``.with_prior(lengthscale=(1.0, 0.5))`` (log-normal: median, spread). A scikit-learn
-        WhiteKernel becomes the noise.
+        WhiteKernel becomes the noise. Without bounds a hyperparameter stays within five orders of magnitude of its
+        start; `learning_` says which ended on a bound.
     noise : variance of the noise from which learning starts, in units of the variance of y if ``normalize_y``; a
         `kernelcg.inference.Noise` may be fixed, bounded or given a prior. None means 0.1
     method : "direct" (Cholesky), "iterative" (preconditioned CG) or "auto"
-    preconditioner : "auto", the name of a recipe (see `kernelcg.preconditioners.available`) or a recipe
+    preconditioner : "auto", the name of a recipe (see `kernelcg.preconditioners.available`), a recipe, or None for
+        plain CG; where it does not suffice, one is chosen and the report says so
     optimizer : "lbfgs", deterministic, on a growing part of the data; "adagrad" (the paper's) or "adam", stochastic
         gradients; None keeps the hyperparameters
     max_iter : steps on each part of the data; None means 100, for adagrad 50
@@ -171,7 +173,9 @@ class GPRegressor(KernelMachine):
         self.y_mean_, self.y_scale_ = scaling(Y, self.normalize_y, common=known is not None)
         problem = self._problem(X, Y, known)
         with narrated(self.verbose):
-            self._learn_and_condition(problem, first_process(self.kernel, self.noise, problem.X), self.optimizer)
+            self._learn_and_condition(
+                problem, first_process(self.kernel, self.noise, problem.X, problem.Y), self.optimizer
+            )
         return self
 
     def update(self, X: Any, y: Any, noise_variance: Any = None, *, learn: bool = False) -> Self:
@@ -204,6 +208,7 @@ class GPRegressor(KernelMachine):
             else:
                 self.plan_ = plan
                 self._keep(posterior, self.learning_)
+                self._warn_of_fit(learned=False, stacklevel=3)
         return self
 
     def log_marginal_likelihood(self, theta: Any = None, eval_gradient: bool = False) -> Any:
@@ -213,7 +218,10 @@ class GPRegressor(KernelMachine):
         if theta is None and not eval_gradient:
             return self.log_marginal_likelihood_value_
         gp = posterior.gp if theta is None else posterior.gp.with_log_parameters(as_tensor(theta))
-        estimate, _ = self._objective(posterior.problem)(gp)
+        objective = self._objective(posterior.problem)
+        objective = replace(objective, numerics=replace(objective.numerics, stopping=Stopping(rtol=self.rtol)))
+        estimate, _ = objective(gp)
+        self._warn_of(estimate.status, "the log marginal likelihood")
         return (estimate.value, estimate.gradient.numpy()) if eval_gradient else estimate.value
 
     # prediction
@@ -232,7 +240,8 @@ class GPRegressor(KernelMachine):
         ----------
         return_std, return_cov : standard deviation or covariance as well
         return_bound : certified numerical errors as well, a `Bounds`
-        include_noise : whether they are those of a new observation or of the function without noise
+        include_noise : whether they are those of a new observation, with the learned noise (known variances of the
+            training data do not count), or of the function without noise
         """
         check_is_fitted(self)
         if return_std and return_cov:
@@ -243,7 +252,7 @@ class GPRegressor(KernelMachine):
         posterior = self._posterior()
         if return_cov and not return_bound:
             return self._in_units(posterior.mean(points)), self._covariance(posterior, points, include_noise)
-        found = posterior.predict(points, variance=return_std, bound=return_bound)
+        found = posterior.predict(points, variance=return_std, bound=return_bound, latent=not include_noise)
         self._warn_of(found.status, "the predictive variance")
         answer: list[Any] = [self._in_units(found.mean)]
         if return_std:
@@ -272,6 +281,7 @@ class GPRegressor(KernelMachine):
         Exact in the direct method; else from ``probes`` random columns, with standard errors.
         """
         check_is_fitted(self)
+        check_options({"probes": probes, "preconditioner": None})
         found = leave_one_out(self._posterior(), probes=probes, generator=generator_from(self.random_state))
         self._warn_of(found.status, "leave-one-out")
         return LeftOut(
@@ -330,6 +340,7 @@ class GPRegressor(KernelMachine):
             generator=child(generator, "posterior"),
         )
         self._keep(posterior, learned)
+        self._warn_of_fit(stacklevel=4)
 
     def _keep(self, posterior: Posterior, learned: Learned) -> None:
         seed = generator_from(self.random_state).initial_seed()
@@ -340,7 +351,6 @@ class GPRegressor(KernelMachine):
         self.report_ = posterior.report
         self.n_iter_ = max(len(learned.steps), 1)
         logger.info("%s", self.certificate_)
-        self._warn_of_fit()
 
     # units
 
@@ -354,7 +364,8 @@ class GPRegressor(KernelMachine):
         return self._shaped(total.sqrt().cpu().numpy()[:, None] * self.y_scale_)
 
     def _covariance(self, posterior: Posterior, points: Tensor, include_noise: bool) -> Floats:
-        C = posterior.covariance(points)
+        C, status = posterior.joint(points, copies=1 + len(self.y_scale_))
+        self._warn_of(status, "the predictive covariance")
         if include_noise:
             C.diagonal().add_(self.noise_)
         values: Floats = C.cpu().numpy()[:, :, None] * self.y_scale_**2

@@ -19,10 +19,12 @@ from kernelcg.backends import Backend
 from kernelcg.backends.base import require_memory
 from kernelcg.estimators.sklearn_kernels import converted
 from kernelcg.inference.learning import OPTIMIZERS
+from kernelcg.inference.lower_bound import affordable_rank
 from kernelcg.inference.model import DRIFTS, GaussianProcess, Noise, Regression, spread_of
 from kernelcg.inference.objective import FACTORS, METHODS, chosen_method
 from kernelcg.kernels import Matern
 from kernelcg.preconditioners import Preconditioner, available
+from kernelcg.preconditioners.base import FACTORS_AT_ONCE
 from kernelcg.randomness import seeded
 
 logger = logging.getLogger("kernelcg")
@@ -97,7 +99,12 @@ def planned(problem: Regression, method: str, columns: int) -> Plan:
     chosen, reason = chosen_method(problem, method)
     budget = problem.backend.budget()
     data = 8 * n * (3 * d + 2 * problem.Y.shape[1])
-    expected = data + (FACTORS * 8 * n * n if chosen == "direct" else BLOCKS * 8 * n * columns)
+    if chosen == "direct":
+        expected = data + FACTORS * 8 * n * n
+    else:
+        expected = data + BLOCKS * 8 * n * columns
+        rank = affordable_rank(n, max(budget - expected, 0))
+        expected += FACTORS_AT_ONCE * 8 * n * rank
     require_memory(expected, budget, f"fitting {n} rows by the {chosen} method")
     return Plan(n, d, chosen, reason, problem.X.device.type, expected, budget)
 
@@ -134,15 +141,16 @@ def generator_from(random_state: Any) -> Generator:
     return seeded(int(source.randint(2**31 - 1)))
 
 
-def first_process(kernel: Any, noise: Any, X: torch.Tensor) -> GaussianProcess:
-    """Return the process from which learning starts: by default Matérn-3/2 with one lengthscale per feature."""
+def first_process(kernel: Any, noise: Any, X: torch.Tensor, Y: torch.Tensor) -> GaussianProcess:
+    """Return the process from which learning starts: by default Matérn-3/2, one lengthscale per feature, var Y."""
+    power = float(spread_of(Y).square().mean()) or 1.0
     if kernel is None:
         spread = spread_of(X).cpu()
         scale = torch.where(spread > 0, spread, 1.0)
-        kernel = Matern(scale * X.shape[1] ** 0.5)
+        kernel = Matern(scale * X.shape[1] ** 0.5, positive(power, "variance"))
     own, white = converted(kernel)
     if noise is None:
-        found = white or Noise(positive(START_NOISE, "noise"))
+        found = white or Noise(positive(START_NOISE * power, "noise"))
     else:
         found = noise if isinstance(noise, Noise) else Noise(positive(noise, "noise"))
     return GaussianProcess(own, found)

@@ -19,8 +19,9 @@ ENTRY_ERROR = 32
 def lengths_from_centre(A: KernelPlusDiagonal) -> Tensor:
     """Return (n,) ‖x_i − x̄‖ in lengthscales, 0 if there is nothing to measure.
 
-    Centring and scaling round each x_i by 2u times that, and no correlation falls faster than by 1 per lengthscale:
-    the entry K_ij is off by 2u σ² times the sum of both.
+    Centring and scaling round each x_i by 2u times that, and no RBF, Matérn or rational quadratic correlation falls
+    faster than by 1 per lengthscale: the entry K_ij is off by 2u σ² times the sum of both. Kernels of other kinds may
+    fall faster by a small factor, such as √d for the Laplacian's sum of distances, and their floor is as much too low.
     """
     coordinates = A.kernel.coordinates(A.X)
     return (coordinates - coordinates.mean(0)).norm(dim=1)

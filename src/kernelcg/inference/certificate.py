@@ -27,7 +27,7 @@ class Certificate:
     tolerance : the relative residual that was asked for
     relative_residuals : (c,) ‖b − Aa‖ / ‖b‖ of each output, recomputed in float64
     weight_errors : (c,) upper bounds of ‖a − A⁻¹b‖_A
-    mean_error : upper bound of the error of the mean k(x, X)a at every x, in the units of y, apart from the drift's
+    mean_error : upper bound of the error of k(x, X)a, in the units of y, wherever k(x, x) is no larger than at the data
     rounding_floor : the part of it that rounding in float64 alone may account for
     log_marginal_likelihood, standard_error : the value at these hyperparameters, and its error over the probes
     lower, upper : with these probes and exact solves it lies in between; −∞ or ∞ where that cannot be promised
@@ -66,8 +66,8 @@ class Certificate:
             [
                 verdict,
                 f"  relative residual {residual:.1e} (asked for {self.tolerance:.1e}), recomputed in float64",
-                f"  the mean is within {self.mean_error:.2g} of the exact one at every point "
-                f"({self.rounding_floor:.1g} of it is rounding)",
+                f"  apart from its drift the mean is within {self.mean_error:.2g} of the exact one wherever k(x, x) is "
+                f"no larger than at the data ({self.rounding_floor:.1g} of it is rounding); see also return_bound",
                 *([] if math.isnan(self.log_marginal_likelihood) else [evidence]),
             ]
         )

@@ -48,6 +48,8 @@ def condition(
     start : (n, c + b) first guess for A⁻¹[Y, H], Y without the drift of ordinary least squares
     prepared : a preconditioner for this kernel and these data to begin with; more is done if it does not suffice
     """
+    if method not in ("direct", "iterative"):
+        raise ValueError(f"method must be 'direct' or 'iterative', not {method!r}")
     exact, B = problem.system(gp), torch.cat([problem.centred, problem.H], dim=1)
     if method == "direct":
         solved = _directly(exact, B, stopping)
@@ -100,27 +102,33 @@ def _weights(
 ) -> tuple[Tensor, Certified, SolveReport]:
     """Return β and a with A a = Y − Hβ to tolerance: that of Y and H apart need not be enough where they cancel."""
     report, beta = solved.report, problem.ordinary.new_zeros(problem.ordinary.shape)
-    for _ in range(REFINEMENTS):
+    for attempt in range(REFINEMENTS + 1):
         change, a = generalised_least_squares(problem.H, solved_Y, G)
         beta = beta + change
         b = problem.centred - problem.H @ beta
         weights = certified(exact, b, a, bound, rounding)
         smallest = SATURATED * problem.Y.norm(dim=0)  # where the drift explains all, b is rounding
         allowed = torch.maximum((stopping.rtol * b.norm(dim=0)).clamp_min(stopping.atol), smallest)
-        missed = weights.R.norm(dim=0) > allowed
-        if not bool(missed.any()) or report.status is not Status.CONVERGED:
+        if bool((weights.R.norm(dim=0) <= allowed).all()) or report.status is not Status.CONVERGED:
             return beta, weights, report
-        again = solve(exact, b, preconditioner=solved.P, start=a, stopping=stopping)
-        report = replace(
-            report,
-            status=again.status,
-            products=report.products + again.products,
-            columns=report.columns + again.columns,
-            seconds=report.seconds + again.seconds,
-            tried=(*report.tried, "the weights were refined after the drift was taken out", *again.tried),
-        )
-        solved_Y = again.solution
+        if attempt < REFINEMENTS:
+            again = solve(exact, b, preconditioner=solved.P, start=a, stopping=stopping)
+            note = "the weights were refined after the drift was taken out"
+            report, solved_Y = _joined(report, again, note), again.solution
     return beta, weights, replace(report, status=Status.PRECISION_EXHAUSTED)
+
+
+def _joined(first: SolveReport, second: SolveReport, note: str) -> SolveReport:
+    """Return the first report with the outcome of the second and the costs of both."""
+    return replace(
+        first,
+        status=second.status,
+        products=first.products + second.products,
+        columns=first.columns + second.columns,
+        seconds=first.seconds + second.seconds,
+        tried=(*first.tried, note, *second.tried),
+        attempts=(*first.attempts, *second.attempts),
+    )
 
 
 def _directly(A: KernelPlusDiagonal, B: Tensor, stopping: Stopping) -> _Solved:
@@ -145,16 +153,28 @@ def _iteratively(
     generator: Generator,
 ) -> _Solved:
     """Solve with a preconditioner that is given, named or chosen; where that fails, with one that is chosen."""
+    failed = None
     if preconditioner is None or (prepared is None and preconditioner != "auto"):
         P = _built(A, preconditioner, generator)
         report = solve(A, B, preconditioner=P, start=start, stopping=stopping)
         if report.status is Status.CONVERGED:
             return _Solved(report, P)
-        start = report.solution
+        failed, start = report, report.solution
     first = None if prepared is None else Kept(prepared, math.inf)
     report, kept = planning.solve_reusing(
         A, B, first, start=start, stopping=stopping, generator=generator, reproducible=True
     )
+    if failed is not None:
+        name = "no preconditioner" if preconditioner is None else f"{preconditioner!r}"
+        joined = _joined(
+            failed, report, f"{name} did not suffice ({failed.status.name.lower()}): one was chosen instead"
+        )
+        report = replace(
+            report, products=joined.products, columns=joined.columns, seconds=joined.seconds, tried=joined.tried
+        )
+    if any(attempt.what == "direct" for attempt in report.attempts):
+        direct = _directly(A.with_precision(torch.float64), B, stopping)  # the factor serves all that follows
+        return replace(direct, report=report) if direct.P is not None else _Solved(report)
     P = None if kept.prepared is None else kept.prepared.factor(A.scale, A.diagonal)
     return _Solved(report, P, kept)
 

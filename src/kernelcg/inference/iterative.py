@@ -167,21 +167,26 @@ class Traces:
 
     def mean(self, probes: slice) -> Tensor:
         """Return the estimate from some of the probes."""
-        U, Z = self.U[:, probes], self.Z[:, probes]
-        sampled = self.pairs(U / Z.shape[1], Z)
+        sampled = self._sampled(probes)
         if self.bound is None:
             return sampled
-        scaled = Z / Z.shape[1]
-        of_low_rank = torch.cat([self.bound.gradient(scaled, Z), self._by_noise((scaled * Z).sum())])
-        exact = torch.cat([self.bound.trace_gradient(), self._by_noise(self.bound.trace_of_inverse())])
-        return sampled - of_low_rank + exact
+        return sampled + torch.cat([self.bound.trace_gradient(), self._by_noise(self.bound.trace_of_inverse())])
 
     def standard_error(self) -> Tensor:
         """Return the standard error of the mean over all probes, from means over groups of them; NaN for one."""
         count = min(GROUPS, self.Z.shape[1])
         edges = [round(i * self.Z.shape[1] / count) for i in range(count + 1)]
-        means = torch.stack([self.mean(slice(*ends)) for ends in pairwise(edges)])
+        means = torch.stack([self._sampled(slice(*ends)) for ends in pairwise(edges)])
         return means.std(0) / math.sqrt(count) if count > 1 else torch.full_like(means[0], math.nan)
+
+    def _sampled(self, probes: slice) -> Tensor:
+        """Return the part that varies from probe to probe."""
+        U, Z = self.U[:, probes], self.Z[:, probes]
+        sampled = self.pairs(U / Z.shape[1], Z)
+        if self.bound is None:
+            return sampled
+        scaled = Z / Z.shape[1]
+        return sampled - torch.cat([self.bound.gradient(scaled, Z), self._by_noise((scaled * Z).sum())])
 
     def pairs(self, left: Tensor, right: Tensor) -> Tensor:
         """Return Σ_j left_jᵀ ∂A right_j."""
@@ -219,7 +224,7 @@ def with_value(
     constant = n * c * math.log(2 * math.pi)
     return replace(
         estimate,
-        value=-0.5 * (least + width / 2 + c * found.value + constant),
+        value=-0.5 * (least + c * found.value + constant),
         value_error=0.5 * c * found.standard_error,
         lower=-0.5 * (least + width + c * found.upper + constant),
         upper=-0.5 * (least + c * found.lower + constant),

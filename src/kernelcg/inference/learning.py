@@ -242,6 +242,9 @@ class _Search:
 
     def _learned(self, theta: Tensor, converged: bool, reason: str) -> Learned:
         gp = self.gp.with_log_parameters(theta.clone())
+        stuck = (self.lower < self.upper) & ((theta <= self.lower) | (theta >= self.upper))
+        names = [name for name, at in zip(gp.parameter_names(), stuck.tolist(), strict=True) if at]
+        reason += f"; at a bound: {', '.join(names)}" if names else ""
         seconds = time.perf_counter() - self.began
         return Learned(gp, tuple(self.steps), self.evaluations, converged, reason, seconds, self.failures)
 

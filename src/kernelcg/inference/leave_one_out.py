@@ -12,6 +12,9 @@ from kernelcg.inference.posterior import Posterior
 from kernelcg.randomness import child, rademacher
 from kernelcg.solvers import Status
 
+SATURATED = 1e-10
+"""Part of [A⁻¹]_ii that is rounding once the drift is taken out: nothing is left of that observation."""
+
 
 @dataclass(frozen=True, eq=False)
 class LeaveOneOut:
@@ -22,6 +25,7 @@ class LeaveOneOut:
     residuals : (n, c) y_i minus its mean given the others
     variances : (n,) predictive variance given the others, noise included
     log_densities : (n, c) log p(y_i | the others)
+        NaN where the others say nothing about it, since the drift needs it
     relative_errors : (n,) standard error of variances and residuals relative to them; 0 in the direct method
     """
 
@@ -55,7 +59,8 @@ def leave_one_out(posterior: Posterior, *, probes: int = 64, generator: Generato
     G = posterior.drift_weights.X
     if G.shape[1]:
         explained = (G * torch.linalg.solve(posterior._S(), G.T).T).sum(1)
-        diagonal = torch.maximum(diagonal - explained, 1e-14 * diagonal)
+        left = diagonal - explained
+        diagonal = torch.where(left > SATURATED * diagonal, left, 0.0)
     residuals = posterior.weights.X / diagonal[:, None]
     variances = 1 / diagonal
     densities = -0.5 * (residuals.square() / variances[:, None] + variances.log()[:, None] + math.log(2 * math.pi))

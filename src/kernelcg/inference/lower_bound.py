@@ -39,8 +39,8 @@ class LowerBound:
     def of(cls, A: KernelPlusDiagonal, generator: Generator, rank: int | None = None) -> Self:
         """Return a bound with randomly pivoted rows U: as many as are cheap and fit the memory, at best all."""
         n, budget = len(A), A.memory_budget() or math.inf
-        rank = rank or max(LEAST_RANK, math.isqrt(int(RANK_WORK / n)))
-        rank = min(rank, n, max(int(budget / (8 * n * FACTORS_AT_ONCE)), 1))
+        affordable = affordable_rank(n, budget)
+        rank = affordable if rank is None else min(rank, affordable)
         choose = random_pivots(generator)
         factor = extended(no_pivots(A.kernel, A.X), A.kernel, A.X, A.backend, rank=rank, tolerance=1e-10, choose=choose)
         return cls.at(A, factor.pivots)
@@ -89,6 +89,12 @@ class LowerBound:
 
     def _gradient(self, kernel: Kernel, X: Tensor, Y: Tensor, left: Tensor, right: Tensor) -> Tensor:
         return self.A.backend.gradient(kernel, X, Y, left, right, precision=torch.float64).cpu()
+
+
+def affordable_rank(n: int, budget: float) -> int:
+    """Return how many rows U are cheap beside everything else, and fit the budget."""
+    cheap = max(LEAST_RANK, math.isqrt(int(RANK_WORK / n)))
+    return min(cheap, n, max(int(budget / (8 * n * FACTORS_AT_ONCE)), 1))
 
 
 @dataclass(frozen=True, eq=False)

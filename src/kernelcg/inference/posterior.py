@@ -32,7 +32,7 @@ COLUMNS_AT_ONCE = 128
 BLOCKS_AT_ONCE = 16
 """Blocks of n numbers a column that a solve, its check and its bound hold at once."""
 
-TIGHTENINGS = 3
+TIGHTENINGS = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,12 +114,16 @@ class Posterior:
         A = self.problem.system(self.gp)
         return A.backend.matmul(A.kernel, X, A.X, self.weights.X) + self.problem.drift(X) @ self.beta
 
-    def predict(self, X: Tensor, *, variance: bool = False, bound: bool = False) -> Prediction:
-        """Return the mean, and if asked for its error bound and the variance with its bracket, in chunks."""
+    def predict(self, X: Tensor, *, variance: bool = False, bound: bool = False, latent: bool = False) -> Prediction:
+        """Return the mean, and if asked for its error bound and the variance with its bracket, in chunks.
+
+        The variance is that of the latent value, known to a tolerance relative to itself plus the noise, or with
+        ``latent`` to itself alone.
+        """
         X = self._inputs(X)
         if not variance and not bound:
             return Prediction(self.mean(X))
-        parts = [self._predicted(some, variance) for some in X.split(self._columns_at_once())]
+        parts = [self._predicted(some, variance, latent) for some in X.split(self._columns_at_once())]
         failed = [part.status for part in parts if part.status is not Status.CONVERGED]
 
         def joined(name: str) -> Tensor | None:
@@ -134,28 +138,37 @@ class Posterior:
         )
 
     def covariance(self, X: Tensor) -> Tensor:
-        """Return the (t, t) covariance of the latent values: K** − K*ᵀA⁻¹K* + R*ᵀS⁻¹R*, if it fits the memory."""
+        """Return the (t, t) covariance of the latent values, if it fits the memory; `joint` also says how well known."""
+        return self.joint(X)[0]
+
+    def joint(self, X: Tensor, *, copies: int = 1) -> tuple[Tensor, Status]:
+        """Return the (t, t) covariance of the latent values, if ``copies`` of it fit the memory, and the status.
+
+        With V ≈ A⁻¹K* and R = K* − AV, K*ᵀA⁻¹K* is K*ᵀV + VᵀR up to the product of their errors, as accurate as the
+        variance; the drift adds R*ᵀS⁻¹R*.
+        """
         X, A = self._inputs(X), self.A
         t, n = len(X), len(self.problem)
-        needed = 8 * (3 * t * t + t * self._columns_at_once())
+        needed = 8 * ((3 + copies) * t * t + 3 * n * t)
         require_memory(needed, A.backend.budget(), f"the covariance of {t} points (use return_std for the diagonal)")
-        result = A.backend.block(A.kernel, X, X, precision=torch.float64)
-        cross = A.backend.block(A.kernel, A.X, X, precision=torch.float64) if 8 * n * t < needed else None
-        drift = torch.empty(t, self.beta.shape[0], dtype=torch.float64, device=X.device)
+        K = A.backend.block(A.kernel, A.X, X, precision=torch.float64)
+        prior = A.kernel.diagonal(X).detach().clamp_min(0)
+        V, R, status = torch.empty_like(K), torch.empty_like(K), Status.CONVERGED
         for some in self._chunks(t):
-            K = A.backend.block(A.kernel, A.X, X[some], precision=torch.float64)
-            V = self._solved(K, self.stopping).raise_if_failed().solution
-            explained = (
-                cross.T @ V if cross is not None else A.backend.matmul(A.kernel, X, A.X, V, precision=torch.float64)
-            )
-            result[:, some] -= explained
-            drift[some] = self.problem.drift(X[some]) - K.T @ self.drift_weights.X - V.T @ self.drift_weights.R
-        result = 0.5 * (result + result.T)
-        return result + drift @ torch.linalg.solve(self._S(), drift.T) if drift.shape[1] else result
+            solved, found = self._tightened(K[:, some].contiguous(), prior[some], latent=True)
+            V[:, some], R[:, some] = solved.X, solved.R
+            status = found if status is Status.CONVERGED else status
+        explained = K.T @ V + V.T @ R
+        C = A.backend.block(A.kernel, X, X, precision=torch.float64) - 0.5 * (explained + explained.T)
+        if self.problem.H.shape[1]:
+            left = self.problem.drift(X) - K.T @ self.drift_weights.X - V.T @ self.drift_weights.R
+            C = C + left @ torch.linalg.solve(self._S(), left.T)
+        C.diagonal().clamp_min_(0.0)
+        return C, status
 
     # one chunk
 
-    def _predicted(self, X: Tensor, variance: bool) -> Prediction:
+    def _predicted(self, X: Tensor, variance: bool, latent: bool) -> Prediction:
         """Return the prediction for one chunk of points.
 
         With β̂ and â for the drift and the weights, ρ = h − HᵀA⁻¹k and e = A⁻¹(Y − Hβ̂) − â, the mean is off by
@@ -178,7 +191,7 @@ class Posterior:
             high = drift.leverage(h_left, h_error + explained[:, None] * drift.error)[2]
             bound = explained[:, None] * error + high[:, None] * drift.coefficients + evaluation
             return Prediction(mean, bound)
-        V, status = self._tightened(K, prior)
+        V, status = self._tightened(K, prior, latent=latent)
         least = (K * V.X + V.X * V.R).sum(0)  # 2 kᵀv − vᵀAv ≤ kᵀA⁻¹k ≤ the same + error²
         rounded = rounding.of_products(root, V.X) + rounding.gamma * prior
         explained = torch.minimum(most, (least + V.error.square() + rounded).clamp_min(0).sqrt())
@@ -207,12 +220,13 @@ class Posterior:
         S = self.problem.H.T @ G + G.T @ R
         return 0.5 * (S + S.T)
 
-    def _tightened(self, K: Tensor, prior: Tensor) -> tuple[Certified, Status]:
-        """Solve A V = K until the variance is known to the relative tolerance, noise included, or no better.
+    def _tightened(self, K: Tensor, prior: Tensor, *, latent: bool) -> tuple[Certified, Status]:
+        """Solve A V = K until the variance is known to the relative tolerance, noise included or not, or no better.
 
         Since ρᵀA⁻¹ρ ≤ ‖ρ‖²/λ, λ the smallest noise, residuals of λ √tolerance are small enough.
         """
-        A, noise, start = self.problem.system(self.gp), self.gp.noise.variance.item(), None
+        A, start = self.problem.system(self.gp), None
+        noise = 1e-12 * prior if latent else self.gp.noise.variance.item()
         stopping = replace(self.stopping, rtol=0.0, atol=A.spectrum_floor() * math.sqrt(self.variance_tolerance))
         for _ in range(TIGHTENINGS):
             report = self._solved(K, stopping, start)

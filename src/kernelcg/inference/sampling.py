@@ -3,13 +3,14 @@
 import torch
 from torch import Generator, Tensor
 
+from kernelcg.errors import SolveFailed
 from kernelcg.inference.estimate import generalised_least_squares
 from kernelcg.inference.lower_bound import LowerBound
 from kernelcg.inference.posterior import Posterior
 from kernelcg.operators import KernelPlusDiagonal
 from kernelcg.preconditioners.prepared import cholesky_with_jitter
 from kernelcg.randomness import child, normal
-from kernelcg.solvers import SolveReport, sample
+from kernelcg.solvers import SolveReport, Status, sample
 
 FACTORISED_POINTS = 1000
 """New points up to which their covariance is computed and factorised."""
@@ -33,7 +34,9 @@ def draws(
     X = posterior._inputs(X)
     if len(X) > FACTORISED_POINTS:
         return pathwise(posterior, X, count, generator, noisy=noisy, rtol=rtol)
-    C = posterior.covariance(X)
+    C, status = posterior.joint(X)
+    if status not in (Status.CONVERGED, Status.PRECISION_EXHAUSTED):
+        raise SolveFailed(f"the covariance of the draws: {status.value}")
     if noisy:
         C.diagonal().add_(posterior.gp.noise.variance.item())
     L, _ = cholesky_with_jitter(C, 1e-12)
@@ -59,6 +62,9 @@ def pathwise(
     ----------
     Wilson et al. (2021), Pathwise conditioning of Gaussian processes.
     """
+    X = posterior._inputs(X)
+    if count < 1:
+        raise ValueError(f"the number of draws must be at least 1, not {count}")
     problem, A, c = posterior.problem, posterior.A, posterior.weights.X.shape[1]
     n, t = len(problem), len(X)
     noise = posterior.gp.noise.variance.item()
