@@ -138,7 +138,7 @@ class Posterior:
         )
 
     def covariance(self, X: Tensor) -> Tensor:
-        """Return the (t, t) covariance of the latent values, if it fits the memory; `joint` also says how well known."""
+        """Return the (t, t) covariance of the latent values, if it fits the memory; `joint` adds the status."""
         return self.joint(X)[0]
 
     def joint(self, X: Tensor, *, copies: int = 1) -> tuple[Tensor, Status]:
