@@ -27,7 +27,7 @@ SMALLEST_STAGE = 200
 WIDEST = 5 * math.log(10)
 """A hyperparameter without bounds stays within five orders of magnitude of its start."""
 
-EXACT_GAIN = 1e-6
+EXACT_GAIN = 1e-5
 """Gain in nats that is still worth a step of the exact method on all data."""
 
 STAGE_GAIN = 0.05
