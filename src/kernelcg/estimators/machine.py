@@ -67,7 +67,9 @@ class KernelMachine(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # ty
                 "learning_; bound the noise from below, or try another preconditioner or method='direct')"
             )
         if learned and not learning.converged:
-            problems.append(f"learning ended early: {learning.reason} (raise max_iter, or start elsewhere)")
+            problems.append(
+                f"learning ended early: {learning.reason} (see learning_; raise max_iter, or start elsewhere)"
+            )
         if not self.certificate_.met:
             problems.append(
                 f"the fit is NOT exact: {self.certificate_.status.value} (see certificate_ and report_; "

@@ -155,7 +155,9 @@ class Posterior:
         prior = A.kernel.diagonal(X).detach().clamp_min(0)
         V, R, status = torch.empty_like(K), torch.empty_like(K), Status.CONVERGED
         for some in self._chunks(t):
-            solved, found = self._tightened(K[:, some].contiguous(), prior[some], latent=True)
+            columns = K[:, some].contiguous()
+            first = self._solved(columns, self.stopping).solution
+            solved, found = self._tightened(columns, prior[some], latent=True, start=first)
             V[:, some], R[:, some] = solved.X, solved.R
             status = found if status is Status.CONVERGED else status
         explained = K.T @ V + V.T @ R
@@ -220,12 +222,14 @@ class Posterior:
         S = self.problem.H.T @ G + G.T @ R
         return 0.5 * (S + S.T)
 
-    def _tightened(self, K: Tensor, prior: Tensor, *, latent: bool) -> tuple[Certified, Status]:
+    def _tightened(
+        self, K: Tensor, prior: Tensor, *, latent: bool, start: Tensor | None = None
+    ) -> tuple[Certified, Status]:
         """Solve A V = K until the variance is known to the relative tolerance, noise included or not, or no better.
 
         Since ρᵀA⁻¹ρ ≤ ‖ρ‖²/λ, λ the smallest noise, residuals of λ √tolerance are small enough.
         """
-        A, start = self.problem.system(self.gp), None
+        A = self.problem.system(self.gp)
         noise = 1e-12 * prior if latent else self.gp.noise.variance.item()
         stopping = replace(self.stopping, rtol=0.0, atol=A.spectrum_floor() * math.sqrt(self.variance_tolerance))
         for _ in range(TIGHTENINGS):
