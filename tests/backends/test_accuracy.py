@@ -9,7 +9,7 @@ from strategies import CONTRACT, DTYPES, FUSED, KERNELS, STATIONARY, normal
 from kernelcg.kernels import RBF, Linear, Matern, Periodic
 
 
-def check(backend, kernel, X, Y, precision, scales=(1.0, 1.0, 1.0)):
+def assert_product_is_right(backend, kernel, X, Y, precision, scales=(1.0, 1.0, 1.0)):
     """Check a product with normal columns in the 2-norm of the result itself, column by column."""
     V, scales = normal(len(Y), 3, 9), torch.tensor(scales, dtype=torch.float64)
     result = array(backend.matmul(kernel, X, Y, V * scales, precision=DTYPES[precision]) / scales)
@@ -30,29 +30,29 @@ def test_data_spread_over_a_hundred_lengthscales(backend_for, precision, name):
     X = 100 * torch.rand(300, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     X[::2] = X[1::2] + 0.3 * normal(150, 2, 2)  # pairs of neighbours: entries that are not 0
     backend = backend_for(kernel, X, DTYPES[precision])
-    check(backend, kernel, X, X, precision)
-    check(backend, kernel, X, X[:70].clone(), precision)
+    assert_product_is_right(backend, kernel, X, X, precision)
+    assert_product_is_right(backend, kernel, X, X[:70].clone(), precision)
 
 
 @pytest.mark.parametrize("kernel", [Periodic(1.0, 1.0), Periodic(1.0, 1.0) * RBF(365.0)], ids=["periodic", "product"])
 def test_data_spread_over_thousands_of_periods(backend_within, kernel):
     """Ten years of days: where in its day a time lies must survive rounding."""
     X = 3650 * torch.rand(200, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    check(backend_within(), kernel, X, X, "float32")
+    assert_product_is_right(backend_within(), kernel, X, X, "float32")
 
 
 @pairs(STATIONARY)
 def test_data_far_from_the_origin(backend_for, precision, name):
     kernel, X = KERNELS[name](3), normal(120, 3, 1) + 1e6
     backend = backend_for(kernel, X, DTYPES[precision])
-    check(backend, kernel, X, X, precision)
-    check(backend, kernel, X, X[:70] + 0.5, precision)
+    assert_product_is_right(backend, kernel, X, X, precision)
+    assert_product_is_right(backend, kernel, X, X[:70] + 0.5, precision)
 
 
 def test_a_nonstationary_part_does_not_spoil_a_stationary_one_far_from_the_origin(backend_within):
     """The data cannot be centred for the linear part, but rounding them to float32 would ruin the RBF."""
     kernel, X = RBF(1.0) * Linear(1.0), normal(120, 3, 1) + 1e6
-    check(backend_within(), kernel, X, X, "float32")
+    assert_product_is_right(backend_within(), kernel, X, X, "float32")
 
 
 @pairs(STATIONARY)
@@ -69,15 +69,15 @@ def test_gradients_of_data_far_from_the_origin(backend_for, precision, name):
 def test_columns_of_extreme_size(backend_for, precision, name, scales):
     kernel, X = KERNELS[name](3), normal(120, 3, 1)
     backend = backend_for(kernel, X, DTYPES[precision])
-    check(backend, kernel, X, X, precision, scales)
-    check(backend, kernel, X, X[:70].clone(), precision, scales)
+    assert_product_is_right(backend, kernel, X, X, precision, scales)
+    assert_product_is_right(backend, kernel, X, X[:70].clone(), precision, scales)
 
 
 @pytest.mark.parametrize("unit", [1e-30, 1e30])
 def test_units_of_the_data(backend_within, precision, unit):
     backend, X, lengthscale = backend_within(), normal(60, 3, 1) * unit, torch.tensor([0.5, 1.0, 3.0]) * unit
     for kernel in (RBF(lengthscale), Matern(unit, nu=0.5), Matern(lengthscale, nu=2.5), Periodic(1.0, 4 * lengthscale)):
-        check(backend, kernel, X, X, precision)
+        assert_product_is_right(backend, kernel, X, X, precision)
 
 
 @pairs(KERNELS)
@@ -85,8 +85,8 @@ def test_float32_data_in_a_float64_product_lose_nothing_more(backend_for, name):
     """How a float32 solve is checked: the data are those float32 numbers, everything after is float64."""
     kernel, X = KERNELS[name](3), (normal(120, 3, 1) + 3).float()
     backend = backend_for(kernel, X, torch.float64)
-    check(backend, kernel, X, X, "float64")
-    check(backend, kernel, X, X[:70] + 0.5, "float64")
+    assert_product_is_right(backend, kernel, X, X, "float64")
+    assert_product_is_right(backend, kernel, X, X[:70] + 0.5, "float64")
     left, right = normal(120, 2, 2), normal(120, 2, 3)
     gradient = backend.gradient(kernel, X, X, left, right, precision=torch.float64)
     assert gradient_error(gradient, kernel, X, X, left, right) < TOLERANCE["float64"]

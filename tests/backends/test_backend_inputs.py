@@ -12,7 +12,7 @@ from kernelcg.kernels import RBF, Linear
 FUSED_OR_NOT = pytest.mark.parametrize("name", ["rbf ard", "sum", "periodic", "linear"])
 
 
-def all_right(backend, kernel, X, Y, left, right):
+def assert_all_right(backend, kernel, X, Y, left, right):
     """Check product, gradient and block of float64 inputs, and that nothing was changed and no graph was built."""
     before = [value.detach().clone() for value in (X, Y, left, right)]
     product, gradient = backend.matmul(kernel, X, Y, right), backend.gradient(kernel, X, Y, left, right)
@@ -32,18 +32,18 @@ def test_any_layout_is_taken_and_left_alone(backend_for, name):
     left, right = normal(80, 4, 3)[::2], normal(2, 30, 4).T.repeat(1, 2)
     assert not any(value.is_contiguous() for value in (X, Y, left))
     backend = backend_for(kernel, X)
-    all_right(backend, kernel, X, Y, left, right)
-    all_right(backend, kernel, X, X, left, left.flip(0))
-    all_right(backend, kernel, X, Y, left[:, :1].expand(40, 4), normal(1, 4).expand(30, 4))
+    assert_all_right(backend, kernel, X, Y, left, right)
+    assert_all_right(backend, kernel, X, X, left, left.flip(0))
+    assert_all_right(backend, kernel, X, Y, left[:, :1].expand(40, 4), normal(1, 4).expand(30, 4))
 
 
 @FUSED_OR_NOT
 def test_slices_that_share_memory_are_not_mistaken_for_the_same_data(backend_for, name):
     kernel, X, V = KERNELS[name](3), normal(40, 3, 1), normal(40, 2, 2)
     backend = backend_for(kernel, X)
-    all_right(backend, kernel, X, X[:], V, V.flip(1))
-    all_right(backend, kernel, X[:30], X[10:], V[:30], V[10:])
-    all_right(backend, kernel, X, X.flip(0), V, V)
+    assert_all_right(backend, kernel, X, X[:], V, V.flip(1))
+    assert_all_right(backend, kernel, X[:30], X[10:], V[:30], V[10:])
+    assert_all_right(backend, kernel, X, X.flip(0), V, V)
 
 
 @FUSED_OR_NOT
@@ -51,15 +51,15 @@ def test_tensors_that_require_gradients_are_taken(backend_for, name):
     kernel, X, V = KERNELS[name](3), normal(40, 3, 1).requires_grad_(), normal(40, 2, 2).requires_grad_()
     trained = kernel.with_log_parameters(kernel.log_parameters().clone().requires_grad_())
     for own in (kernel, trained):
-        all_right(backend_for(own, X), own, X, X, V, V * 2)
-        all_right(backend_for(own, X), own, X, X[:9], V, V[:9])
+        assert_all_right(backend_for(own, X), own, X, X, V, V * 2)
+        assert_all_right(backend_for(own, X), own, X, X[:9], V, V[:9])
 
 
 def test_work_is_the_same_inside_no_grad_and_inference_mode(backend_for):
     kernel, X, V = KERNELS["product"](3), normal(40, 3, 1), normal(40, 2, 2)
     for mode in (torch.no_grad, torch.inference_mode):
         with mode():
-            all_right(backend_for(kernel, X), kernel, X, X, V, V.flip(0))
+            assert_all_right(backend_for(kernel, X), kernel, X, X, V, V.flip(0))
 
 
 def call(backend, kernel, operation, X, Y, V, left, **options):

@@ -49,13 +49,13 @@ def tensors():
     return {"X": strategies.normal(7, 3), "alpha": strategies.normal(7, 1, seed=1)}
 
 
-def same_bits(a, b):
+def assert_same_bits(a, b):
     assert a.dtype == b.dtype
     assert a.shape == b.shape
     assert a.detach().contiguous().numpy().tobytes() == b.detach().contiguous().numpy().tobytes()
 
 
-def same(a, b):
+def assert_same(a, b):
     """Compare two records field by field, restrictions included."""
     assert type(a) is type(b)
     assert a.restrictions() == b.restrictions()
@@ -63,9 +63,9 @@ def same(a, b):
     for name in type(a).__dataclass_fields__:
         left, right = getattr(a, name), getattr(b, name)
         if isinstance(left, Parametric):
-            same(left, right)
+            assert_same(left, right)
         elif isinstance(left, Tensor):
-            same_bits(left, right)
+            assert_same_bits(left, right)
         else:
             assert type(left) is type(right)
             assert repr(left) == repr(right)
@@ -102,7 +102,7 @@ def test_a_file_gives_back_what_was_written(model):
     assert found.header == HEADER
     assert set(found.tensors) == {"X", "alpha"}
     for name, value in tensors().items():
-        same_bits(found.tensors[name], value)
+        assert_same_bits(found.tensors[name], value)
 
 
 special = [math.nan, math.inf, -math.inf, -0.0, 5e-324, 1.7976931348623157e308, np.nextafter(1.0, 2.0)]
@@ -114,7 +114,7 @@ def test_floats_keep_every_bit(values):
     value = torch.tensor(values, dtype=torch.float64)
     with tempfile.TemporaryDirectory() as folder:
         write(f"{folder}/m", "k", {}, {"v": value})
-        same_bits(read(f"{folder}/m").tensors["v"], value)
+        assert_same_bits(read(f"{folder}/m").tensors["v"], value)
 
 
 @pytest.mark.parametrize("dtype", model_files.DTYPES.values(), ids=str)
@@ -126,7 +126,7 @@ def test_dtypes_and_odd_shapes_are_kept(tmp_path, dtype):
     found = read(tmp_path / "m").tensors
     assert set(found) == set(values)
     for name, value in values.items():
-        same_bits(found[name], value)
+        assert_same_bits(found[name], value)
 
 
 def test_learnable_tensors_come_back_without_history(tmp_path):
@@ -145,8 +145,8 @@ def test_tensors_do_not_depend_on_the_file(model):
     with open(model, "r+b") as file:
         file.seek(-80, os.SEEK_END)
         file.write(b"\xff" * 80)
-    same_bits(found.tensors["alpha"], tensors()["alpha"])
-    same_bits(found.tensors["X"], tensors()["X"])
+    assert_same_bits(found.tensors["alpha"], tensors()["alpha"])
+    assert_same_bits(found.tensors["X"], tensors()["X"])
 
 
 def test_the_file_is_as_large_as_its_tensors(tmp_path):
@@ -381,14 +381,14 @@ def test_a_directory_is_not_a_model(tmp_path):
 @given(st.integers(1, 4).flatmap(strategies.kernels))
 def test_kernels_come_back(kernel):
     rebuilt = rebuild(through_json(describe(kernel)))
-    same(rebuilt, kernel)
+    assert_same(rebuilt, kernel)
     assert repr(rebuilt) == repr(kernel)
 
 
 @given(st.integers(1, 3).flatmap(strategies.kernels), strategies.positive, st.data())
 def test_restrictions_come_back(kernel, noise, data):
     gp = GaussianProcess(data.draw(restricted(kernel)), data.draw(restricted(Noise(noise))))
-    same(rebuild(through_json(describe(gp))), gp)
+    assert_same(rebuild(through_json(describe(gp))), gp)
 
 
 def restricted(record):
@@ -415,7 +415,7 @@ def restricted(record):
 def test_restrictions_survive_a_file(tmp_path):
     kernel = RBF([1.0, 2.0]).bounded(lengthscale=(0.1, math.inf)).fixed("variance") + 2.0 * Periodic(1.0, 3.0).fixed()
     write(tmp_path / "m", "k", {"kernel": describe(kernel)}, tensors())
-    same(rebuild(read(tmp_path / "m").header["kernel"]), kernel)
+    assert_same(rebuild(read(tmp_path / "m").header["kernel"]), kernel)
 
 
 def test_one_number_and_a_vector_of_one_differ():
@@ -425,7 +425,9 @@ def test_one_number_and_a_vector_of_one_differ():
 
 @given(st.floats(min_value=5e-324, allow_infinity=False))
 def test_hyperparameters_keep_every_bit(value):
-    same_bits(rebuild(through_json(describe(Constant(value)))).variance, torch.tensor(value, dtype=torch.float64))
+    assert_same_bits(
+        rebuild(through_json(describe(Constant(value)))).variance, torch.tensor(value, dtype=torch.float64)
+    )
 
 
 VALUES = [
@@ -437,7 +439,7 @@ VALUES = [
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_fixed_fields_of_every_kind_come_back(value):
     record = Mixed(2.0, value)
-    same(rebuild(through_json(describe(record)), [Mixed]), record)
+    assert_same(rebuild(through_json(describe(record)), [Mixed]), record)
 
 
 @pytest.mark.parametrize(("value", "plain"), [(np.float64(1.5), 1.5), (np.int32(2), 2), (np.bool_(True), True)])
@@ -464,7 +466,7 @@ def test_fields_that_a_class_computes_are_computed_again():
             super().__post_init__()
             object.__setattr__(self, "double", 2 * float(self.scale))
 
-    same(rebuild(describe(Computed(3.0)), [Computed]), Computed(3.0))
+    assert_same(rebuild(describe(Computed(3.0)), [Computed]), Computed(3.0))
 
 
 def test_a_kernel_that_is_being_learned_can_be_described():
@@ -477,7 +479,7 @@ def test_a_kernel_that_is_being_learned_can_be_described():
 
 def test_a_kernel_of_the_caller_comes_back_if_its_class_is_passed():
     kernel = RBF(1.0) + 2.0 * Cauchy([1.0, 2.0], power=2).bounded(width=(0.5, 8))
-    same(rebuild(through_json(describe(kernel)), [Cauchy]), kernel)
+    assert_same(rebuild(through_json(describe(kernel)), [Cauchy]), kernel)
 
 
 def test_a_kernel_of_the_caller_is_asked_for():
@@ -499,7 +501,7 @@ def test_neither_of_two_kernels_of_one_name_is_taken_for_the_other():
 def test_two_passed_classes_of_one_name_are_refused():
     with pytest.raises(ValueError, match="two classes are called Cauchy"):
         rebuild(describe(RBF(1.0)), [Cauchy, type("Cauchy", (Cauchy,), {})])
-    same(rebuild(describe(Cauchy(1.0)), [Cauchy, Cauchy, RBF]), Cauchy(1.0))
+    assert_same(rebuild(describe(Cauchy(1.0)), [Cauchy, Cauchy, RBF]), Cauchy(1.0))
 
 
 @pytest.mark.parametrize("wrong", [int, Cauchy(1.0), "Cauchy"], ids=repr)
@@ -622,7 +624,7 @@ def test_a_class_of_the_caller_that_fails_is_reported():
             return X @ Y.T
 
     description = describe(Fragile(1.0))
-    same(rebuild(description, [Fragile]), Fragile(1.0))
+    assert_same(rebuild(description, [Fragile]), Fragile(1.0))
     description["fields"]["degree"] = None
     with pytest.raises(ModelFileError, match="Fragile cannot be made from its description"):
         rebuild(description, [Fragile])

@@ -23,7 +23,7 @@ CHUNKS, PER_CHUNK = 22, 50
 EVIDENCE_CHUNKS, EVIDENCE_PER_CHUNK = 6, 25
 
 
-def require(lower, upper, what, one, kind):
+def assert_below(lower, upper, what, one, kind):
     """Raise unless lower ≤ upper everywhere; NaN fails."""
     lower, upper = np.broadcast_arrays(np.asarray(lower, dtype=REAL), np.asarray(upper, dtype=REAL))
     bad = ~(lower <= upper)
@@ -45,13 +45,13 @@ def check_solutions(one, kind, posterior, truth):
     weights, drift = posterior.weights, posterior._drift_bounds()
     b, a = truth.Y - truth.H @ real(posterior.beta), real(weights.X)
     error = real(weights.error) + real(drift.right)  # b itself was rounded
-    require(truth.error_norm(b, a), error, "error of the weights", one, kind)
-    require(truth.error_norm(truth.H, real(posterior.drift_weights.X)), real(drift.error), "error of G", one, kind)
+    assert_below(truth.error_norm(b, a), error, "error of the weights", one, kind)
+    assert_below(truth.error_norm(truth.H, real(posterior.drift_weights.X)), real(drift.error), "error of G", one, kind)
     b_computed = posterior.problem.Y - posterior.problem.H @ posterior.beta
     least = real((b_computed * weights.X + weights.X * weights.R).sum(0))
     off, q = real(rounding_of_quadratic_forms(posterior)), truth.quadratic_forms(b)
-    require(least - off, q, "lower end of the quadratic form", one, kind)
-    require(q, least + error**2 + off, "upper end of the quadratic form", one, kind)
+    assert_below(least - off, q, "lower end of the quadratic form", one, kind)
+    assert_below(q, least + error**2 + off, "upper end of the quadratic form", one, kind)
 
 
 def check_predictions(one, kind, posterior, truth, h):
@@ -60,12 +60,12 @@ def check_predictions(one, kind, posterior, truth, h):
     for with_variance in (False, True):
         found = posterior.predict(one.X_new, bound=True, variance=with_variance)
         off = np.abs(real(found.mean) - mean)
-        require(off, found.mean_bound, f"mean, variance={with_variance}", one, kind)
-    require(found.variance_lower, variance, "lower end of the variance", one, kind)
-    require(variance, found.variance_upper, "upper end of the variance", one, kind)
-    require(0.0, found.variance_lower, "a negative variance", one, kind)
-    require(found.variance_lower, found.variance, "variance below its bracket", one, kind)
-    require(found.variance, found.variance_upper, "variance above its bracket", one, kind)
+        assert_below(off, found.mean_bound, f"mean, variance={with_variance}", one, kind)
+    assert_below(found.variance_lower, variance, "lower end of the variance", one, kind)
+    assert_below(variance, found.variance_upper, "upper end of the variance", one, kind)
+    assert_below(0.0, found.variance_lower, "a negative variance", one, kind)
+    assert_below(found.variance_lower, found.variance, "variance below its bracket", one, kind)
+    assert_below(found.variance, found.variance_upper, "variance above its bracket", one, kind)
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -156,13 +156,13 @@ def test_bracket_of_the_log_marginal_likelihood(chunk):
         rounding = 0.5 * rounding_of_evidence(one, solutions, bound, float(largest))
         quadratic, constant = truth.least_quadratic_forms().sum(), n * c * np.log(2 * REAL(np.pi))
         with_probes = -(quadratic + c * determinant + constant) / 2
-        require(estimate.lower - rounding, with_probes, "lower end of the evidence", one, numerics)
-        require(with_probes, estimate.upper + rounding, "upper end of the evidence", one, numerics)
-        require(estimate.lower - rounding, estimate.value, "evidence below its bracket", one, numerics)
-        require(estimate.value, estimate.upper + rounding, "evidence above its bracket", one, numerics)
+        assert_below(estimate.lower - rounding, with_probes, "lower end of the evidence", one, numerics)
+        assert_below(with_probes, estimate.upper + rounding, "upper end of the evidence", one, numerics)
+        assert_below(estimate.lower - rounding, estimate.value, "evidence below its bracket", one, numerics)
+        assert_below(estimate.value, estimate.upper + rounding, "evidence above its bracket", one, numerics)
         exact = -(quadratic + c * truth.log_determinant() + constant) / 2
         off = 5 * estimate.value_error + (estimate.value - estimate.lower) + rounding
-        require(abs(estimate.value - exact), off, "evidence", one, numerics)
+        assert_below(abs(estimate.value - exact), off, "evidence", one, numerics)
 
 
 # how good they are

@@ -12,9 +12,6 @@ from kernelcg.estimators.data import as_tensor
 from kernelcg.estimators.machine import KernelMachine
 from kernelcg.estimators.settings import (
     check_options,
-    chosen_backend,
-    chosen_device,
-    chosen_precision,
     generator_from,
     logger,
     narrated,
@@ -22,14 +19,12 @@ from kernelcg.estimators.settings import (
 )
 from kernelcg.estimators.sklearn_kernels import converted, sklearn_pairwise
 from kernelcg.inference.certificate import certificate
-from kernelcg.inference.conditioning import condition
 from kernelcg.inference.iterative import Numerics
 from kernelcg.inference.learning import Learned, learn
 from kernelcg.inference.model import GaussianProcess, Noise, Regression
 from kernelcg.inference.objective import Objective
 from kernelcg.kernels import Kernel
 from kernelcg.randomness import child
-from kernelcg.solvers import Stopping
 
 Floats = NDArray[np.float64]
 
@@ -120,17 +115,8 @@ class KernelRidge(KernelMachine):
         if weights is not None:
             X, Y, noise, extra = self._weighted(X, Y, weights, noise)
         self._y_shape = y.shape[1:]
-        device = chosen_device(self.device)
-        problem = Regression(
-            as_tensor(X).to(device),
-            as_tensor(Y).to(device),
-            extra if extra is None else extra.to(device),
-            "zero",
-            chosen_backend(self.memory, self.n_jobs),
-            chosen_precision(self.dtype),
-        )
         with narrated(self.verbose):
-            self._select_and_solve(problem, GaussianProcess(kernel, noise))
+            self._select_and_solve(self._regression(X, Y, extra, "zero"), GaussianProcess(kernel, noise))
         return self
 
     def predict(self, X: Any) -> Floats:
@@ -179,14 +165,7 @@ class KernelRidge(KernelMachine):
                 max_steps=STEPS if self.max_iter is None else self.max_iter,
                 generator=child(generator, "selection"),
             )
-        self.posterior_ = condition(
-            problem,
-            self.learning_.gp,
-            method=self.plan_.method,
-            stopping=Stopping(rtol=self.rtol),
-            preconditioner=self.preconditioner,
-            generator=child(generator, "posterior"),
-        )
+        self.posterior_ = self._conditioned(problem, self.learning_.gp, generator)
         self.n_iter_ = max(len(self.learning_.steps), 1)
         self.kernel_, self.alpha_ = self.posterior_.gp.kernel, self.posterior_.gp.noise.variance.item()
         self.X_fit_ = problem.X.cpu().numpy()

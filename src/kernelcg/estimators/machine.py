@@ -9,15 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import validate_data
-from torch import Tensor
+from torch import Generator, Tensor
 
 from kernelcg.errors import ConvergenceWarning
 from kernelcg.estimators.data import as_tensor
-from kernelcg.estimators.settings import Plan, generator_from
+from kernelcg.estimators.settings import Plan, chosen_backend, chosen_device, chosen_precision, generator_from
 from kernelcg.inference.certificate import Certificate
+from kernelcg.inference.conditioning import condition
 from kernelcg.inference.learning import Learned
+from kernelcg.inference.model import GaussianProcess, Regression
 from kernelcg.inference.posterior import Posterior
-from kernelcg.solvers import Status
+from kernelcg.randomness import child
+from kernelcg.solvers import Status, Stopping
 
 Floats = NDArray[np.float64]
 
@@ -25,7 +28,13 @@ Floats = NDArray[np.float64]
 class KernelMachine(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is untyped
     """An estimator built on a `Posterior`."""
 
+    device: str
+    dtype: str
+    memory: int | str | None
+    n_jobs: int | None
+    preconditioner: Any
     random_state: Any
+    rtol: float
     plan_: Plan
     posterior_: Posterior
     learning_: Learned
@@ -44,6 +53,23 @@ class KernelMachine(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # ty
         if "posterior_" in state:
             state["posterior_"] = state["posterior_"].lean()
         return state
+
+    def _regression(self, X: Any, Y: Any, known: Any, mean: str) -> Regression:
+        """Return the problem on the device, with the backend and the precision that were asked for."""
+        device = chosen_device(self.device)
+        X, Y, known = (None if value is None else as_tensor(value).to(device) for value in (X, Y, known))
+        return Regression(X, Y, known, mean, chosen_backend(self.memory, self.n_jobs), chosen_precision(self.dtype))
+
+    def _conditioned(self, problem: Regression, gp: GaussianProcess, generator: Generator) -> Posterior:
+        """Return the process conditioned on the data by the method that was planned."""
+        return condition(
+            problem,
+            gp,
+            method=self.plan_.method,
+            stopping=Stopping(rtol=self.rtol),
+            preconditioner=self.preconditioner,
+            generator=child(generator, "posterior"),
+        )
 
     def _posterior(self) -> Posterior:
         """Return the conditioned process with its factors, made again after unpickling or loading."""

@@ -14,9 +14,6 @@ from kernelcg.estimators.machine import KernelMachine
 from kernelcg.estimators.settings import (
     Plan,
     check_options,
-    chosen_backend,
-    chosen_device,
-    chosen_precision,
     first_process,
     generator_from,
     logger,
@@ -24,7 +21,6 @@ from kernelcg.estimators.settings import (
     planned,
 )
 from kernelcg.inference.certificate import certificate
-from kernelcg.inference.conditioning import condition
 from kernelcg.inference.iterative import Numerics
 from kernelcg.inference.learning import Learned, learn
 from kernelcg.inference.leave_one_out import leave_one_out
@@ -294,15 +290,8 @@ class GPRegressor(KernelMachine):
     # steps of a fit
 
     def _problem(self, X: Floats, Y: Floats, known: Floats | None) -> Regression:
-        device = chosen_device(self.device)
-        return Regression(
-            as_tensor(X).to(device),
-            as_tensor((Y - self.y_mean_) / self.y_scale_).to(device),
-            None if known is None else as_tensor(known / self.y_scale_[0] ** 2).to(device),
-            self.mean,
-            chosen_backend(self.memory, self.n_jobs),
-            chosen_precision(self.dtype),
-        )
+        known = None if known is None else known / self.y_scale_[0] ** 2
+        return self._regression(X, (Y - self.y_mean_) / self.y_scale_, known, self.mean)
 
     def _plan_with(self, more: Regression) -> Plan:
         """Return the plan for the present data and further ones."""
@@ -331,15 +320,7 @@ class GPRegressor(KernelMachine):
             generator=child(generator, "learning"),
         )
         logger.info("learned in %.1f s: %s", learned.seconds, learned.reason)
-        posterior = condition(
-            problem,
-            learned.gp,
-            method=self.plan_.method,
-            stopping=Stopping(rtol=self.rtol),
-            preconditioner=self.preconditioner,
-            generator=child(generator, "posterior"),
-        )
-        self._keep(posterior, learned)
+        self._keep(self._conditioned(problem, learned.gp, generator), learned)
         self._warn_of_fit(stacklevel=4)
 
     def _keep(self, posterior: Posterior, learned: Learned) -> None:

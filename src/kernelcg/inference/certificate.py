@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kernelcg.inference.estimate import log_density
 from kernelcg.inference.lower_bound import Exact, LowerBound
 from kernelcg.inference.posterior import Posterior
 from kernelcg.operators import ConstantInvertible
@@ -58,7 +59,7 @@ class Certificate:
         certain = math.isfinite(self.lower) and math.isfinite(self.upper)
         within = f"solver part within [{self.lower:.8g}, {self.upper:.8g}] by {self.rests_on}"
         solver = within if certain else "solver part not certified"
-        evidence = (
+        value = (
             f"  log marginal likelihood {self.log_marginal_likelihood:.8g}, standard error "
             f"{self.standard_error:.2g}, {solver}"
         )
@@ -68,7 +69,7 @@ class Certificate:
                 f"  relative residual {residual:.1e} (asked for {self.tolerance:.1e}), recomputed in float64",
                 f"  apart from its drift the mean is within {self.mean_error:.2g} of the exact one wherever k(x, x) is "
                 f"no larger than at the data ({self.rounding_floor:.1g} of it is rounding); see also return_bound",
-                *([] if math.isnan(self.log_marginal_likelihood) else [evidence]),
+                *([] if math.isnan(self.log_marginal_likelihood) else [value]),
             ]
         )
 
@@ -83,56 +84,66 @@ def certificate(posterior: Posterior, *, probes: int = 8, seed: int = 0, unit: f
     norms = torch.maximum(right.norm(dim=0), 1e-12 * problem.Y.norm(dim=0))  # a drift may explain all
     residuals = (weights.R.norm(dim=0) / norms).where(norms > 0, norms.new_zeros(()))
     largest = math.sqrt(float(posterior.A.kernel_diagonal().max()))
-    unknown = math.nan, math.nan, -math.inf, math.inf, Status.CONVERGED
-    value, error, lower, upper, status = log_evidence(posterior, probes, seed) if probes else unknown
-    _, floor = (None, 1.0) if isinstance(posterior.bound, Exact) else _for_determinant(posterior)
-    exact = "an exact factor" if isinstance(posterior.bound, Exact) else "a P below A"
+    evidence = log_evidence(posterior, probes, seed) if probes else UNKNOWN
     solved = posterior.report.status
     return Certificate(
-        status=solved if solved is not Status.CONVERGED else status,
+        status=solved if solved is not Status.CONVERGED else evidence.status,
         tolerance=posterior.stopping.rtol,
         relative_residuals=residuals,
         weight_errors=weights.error,
         mean_error=unit * largest * float(weights.error.max()),
         rounding_floor=unit * largest * float(weights.floor.max()),
-        log_marginal_likelihood=value,
-        standard_error=error,
-        lower=lower,
-        upper=upper,
-        rests_on="Ritz values" if floor < 1 else exact,
+        log_marginal_likelihood=evidence.value,
+        standard_error=evidence.standard_error,
+        lower=evidence.lower,
+        upper=evidence.upper,
+        rests_on=evidence.rests_on,
     )
 
 
-def log_evidence(posterior: Posterior, probes: int, seed: int) -> tuple[float, float, float, float, Status]:
-    r"""Return log p(Y), its standard error, a bracket of the solver's part, and the status.
+@dataclass(frozen=True)
+class Evidence:
+    """log p(Y), its standard error, a bracket of the solver's part and what that rests on, and the status."""
+
+    value: float
+    standard_error: float
+    lower: float
+    upper: float
+    rests_on: str
+    status: Status
+
+
+UNKNOWN = Evidence(math.nan, math.nan, -math.inf, math.inf, "nothing", Status.CONVERGED)
+
+
+def log_evidence(posterior: Posterior, probes: int, seed: int) -> Evidence:
+    """Return the log marginal likelihood.
 
     With b = Y − Hβ, r = b − Aa and ε the certified error of a, bᵀA⁻¹b lies between bᵀa + aᵀr and the same plus ε².
     log|A| is exact in the direct method; else it comes from Lanczos quadrature, preconditioned by the low-rank P ⪯ A,
     which brackets it, or by a Vecchia preconditioner where one was needed: that has the smaller standard error, and
     its bracket assumes that no eigenvalue of the preconditioned A is below 0.1, as far as Ritz values tell.
     """
-    problem, weights = posterior.problem, posterior.weights
+    problem, weights, bound = posterior.problem, posterior.weights, posterior.bound
     n, c = problem.Y.shape
     b = problem.Y - problem.H @ posterior.beta
     least = float((b * weights.X + weights.X * weights.R).sum())
-    width = float(weights.error.square().sum())
-    constant = n * c * math.log(2 * math.pi)
-    bound, status = posterior.bound, Status.CONVERGED
+    most = least + float(weights.error.square().sum())
     if isinstance(bound, Exact):
-        value = low = high = float(bound.P.log_determinant())
-        error = 0.0
-    else:
-        P, floor = _for_determinant(posterior)
-        found = log_determinant(
-            problem.system(posterior.gp), max(probes, 2), seeded(seed), preconditioner=P, spectrum_floor=floor
-        )
-        value, error, low, high, status = found.value, found.standard_error, found.lower, found.upper, found.status
-
-    def total(quadratic: float, determinant: float) -> float:
-        return -0.5 * (quadratic + c * determinant + constant)
-
-    middle = total(least, value)
-    return middle, 0.5 * c * error, total(least + width, high), total(least, low), status
+        determinant = float(bound.P.log_determinant())
+        value, lower = (log_density(n, c, quadratic, determinant) for quadratic in (least, most))
+        return Evidence(value, 0.0, lower, value, "an exact factor", Status.CONVERGED)
+    P, floor = _for_determinant(posterior)
+    A = problem.system(posterior.gp)
+    found = log_determinant(A, max(probes, 2), seeded(seed), preconditioner=P, spectrum_floor=floor)
+    return Evidence(
+        log_density(n, c, least, found.value),
+        0.5 * c * found.standard_error,
+        log_density(n, c, most, found.upper),
+        log_density(n, c, least, found.lower),
+        "Ritz values" if floor < 1 else "a P below A",
+        found.status,
+    )
 
 
 def _for_determinant(posterior: Posterior) -> tuple[ConstantInvertible, float]:

@@ -8,7 +8,7 @@ import torch
 from scipy.linalg import LinAlgError
 from torch import Tensor
 
-from kernelcg.inference.estimate import Estimate, generalised_least_squares, impossible
+from kernelcg.inference.estimate import Estimate, generalised_least_squares, impossible, log_density
 from kernelcg.inference.model import GaussianProcess, Regression
 from kernelcg.solvers import CholeskyFactor, Status
 
@@ -59,7 +59,7 @@ def direct_estimate(problem: Regression, gp: GaussianProcess, criterion: str = "
 def _marginal_likelihood(of: Factorised) -> Criterion:
     r"""Return :math:`-\tfrac12 y^\top a - \tfrac c2 \log|A| - \tfrac{nc}2 \log 2\pi`; W = ½ a aᵀ − ½ c A⁻¹."""
     n, c = of.a.shape
-    value = -0.5 * (of.quadratic + c * of.log_determinant + n * c * math.log(2 * math.pi))
+    value = log_density(n, c, of.quadratic, of.log_determinant)
     return Criterion(value, 0.5 * of.a, of.a, of.inverse.mul_(-0.5 * c))
 
 

@@ -46,6 +46,11 @@ def impossible(p: int, status: Status) -> Estimate:
     return Estimate(-math.inf, zero, 0.0, zero, -math.inf, -math.inf, status)
 
 
+def log_density(n: int, c: int, quadratic: float, determinant: float) -> float:
+    r"""Return :math:`-\tfrac12 q - \tfrac c2 \log|A| - \tfrac{nc}2 \log 2\pi` for q = bᵀA⁻¹b summed over c columns."""
+    return -0.5 * (quadratic + c * determinant + n * c * math.log(2 * math.pi))
+
+
 def generalised_least_squares(H: Tensor, solved_Y: Tensor, solved_H: Tensor) -> tuple[Tensor, Tensor]:
     r"""Return :math:`\beta = (H^\top A^{-1} H)^{-1} H^\top A^{-1} Y` and :math:`a = A^{-1}(Y - H \beta)`.
 

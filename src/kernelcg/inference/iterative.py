@@ -8,14 +8,14 @@ import torch
 from torch import Generator, Tensor
 
 from kernelcg import planning
-from kernelcg.inference.estimate import Estimate, generalised_least_squares, impossible
+from kernelcg.inference.estimate import Estimate, generalised_least_squares, impossible, log_density
 from kernelcg.inference.lower_bound import LEAST_RANK, LowerBound
 from kernelcg.inference.model import GaussianProcess, Regression
 from kernelcg.operators import KernelPlusDiagonal
 from kernelcg.planning import Kept
 from kernelcg.preconditioners import Preconditioner
 from kernelcg.randomness import child, rademacher, seeded
-from kernelcg.solvers import LogDeterminant, SolveReport, Status, Stopping, log_determinant
+from kernelcg.solvers import SolveReport, Status, Stopping, log_determinant
 
 GROUPS = 4
 """Parts into which the probes are divided to measure standard errors of the gradient."""
@@ -206,11 +206,9 @@ def with_value(
     bound: LowerBound,
     numerics: Numerics,
 ) -> Estimate:
-    r"""Return the estimate with its value.
+    """Return the estimate with its value, `log_density` of b = Y − Hβ.
 
-    .. math:: -\tfrac12 b^\top A^{-1} b - \tfrac c2 \log|A| - \tfrac{nc}2 \log 2\pi
-
-    With b = Y − Hβ and r = b − Aa in float64, bᵀA⁻¹b lies between bᵀa + aᵀr and that plus rᵀP⁻¹r.
+    With r = b − Aa in float64, bᵀA⁻¹b lies between bᵀa + aᵀr and that plus rᵀP⁻¹r.
     """
     (n, c), A = problem.Y.shape, problem.system(gp)
     b = problem.centred - problem.H @ beta
@@ -218,15 +216,12 @@ def with_value(
     least = float((b * a + a * r).sum())
     width = float(bound.energy(r).sum())
     generator = child(seeded(numerics.seed), "log determinant")
-    found: LogDeterminant = log_determinant(
-        A, max(numerics.probes, 2), generator, preconditioner=bound.P, spectrum_floor=1.0
-    )
-    constant = n * c * math.log(2 * math.pi)
+    found = log_determinant(A, max(numerics.probes, 2), generator, preconditioner=bound.P, spectrum_floor=1.0)
     return replace(
         estimate,
-        value=-0.5 * (least + c * found.value + constant),
+        value=log_density(n, c, least, found.value),
         value_error=0.5 * c * found.standard_error,
-        lower=-0.5 * (least + width + c * found.upper + constant),
-        upper=-0.5 * (least + c * found.lower + constant),
+        lower=log_density(n, c, least + width, found.upper),
+        upper=log_density(n, c, least, found.lower),
         status=estimate.status if found.status is Status.CONVERGED else found.status,
     )

@@ -58,7 +58,7 @@ def leave_one_out(posterior: Posterior, *, probes: int = 64, generator: Generato
         diagonal, error, status = _estimated(posterior, low_rank, probes, generator)
     G = posterior.drift_weights.X
     if G.shape[1]:
-        explained = (G * torch.linalg.solve(posterior._S(), G.T).T).sum(1)
+        explained = (G * torch.linalg.solve(posterior.drift_information(), G.T).T).sum(1)
         left = diagonal - explained
         diagonal = torch.where(left > SATURATED * diagonal, left, 0.0)
     residuals = posterior.weights.X / diagonal[:, None]
@@ -71,6 +71,6 @@ def _estimated(
     posterior: Posterior, bound: LowerBound, probes: int, generator: Generator
 ) -> tuple[Tensor, Tensor, Status]:
     R = rademacher(len(posterior.problem), probes, child(generator, "loo"), like=posterior.problem.X)
-    report = posterior._solved(R, posterior.stopping)
+    report = posterior.solved(R, posterior.stopping)
     diagonal, error = diagonal_of_inverse(bound, R, report.solution)
     return diagonal, error, report.status

@@ -110,7 +110,7 @@ class Posterior:
 
     def mean(self, X: Tensor) -> Tensor:
         """Return h(x)ᵀβ + k(x, X) a, (t, c): one product."""
-        X = self._inputs(X)
+        X = self.checked_inputs(X)
         A = self.problem.system(self.gp)
         return A.backend.matmul(A.kernel, X, A.X, self.weights.X) + self.problem.drift(X) @ self.beta
 
@@ -120,7 +120,7 @@ class Posterior:
         The variance is that of the latent value, known to a tolerance relative to itself plus the noise, or with
         ``latent`` to itself alone.
         """
-        X = self._inputs(X)
+        X = self.checked_inputs(X)
         if not variance and not bound:
             return Prediction(self.mean(X))
         parts = [self._predicted(some, variance, latent) for some in X.split(self._columns_at_once())]
@@ -147,7 +147,7 @@ class Posterior:
         With V ≈ A⁻¹K* and R = K* − AV, K*ᵀA⁻¹K* is K*ᵀV + VᵀR up to the product of their errors, as accurate as the
         variance; the drift adds R*ᵀS⁻¹R*.
         """
-        X, A = self._inputs(X), self.A
+        X, A = self.checked_inputs(X), self.A
         t, n = len(X), len(self.problem)
         needed = 8 * ((3 + copies) * t * t + 3 * n * t)
         require_memory(needed, A.backend.budget(), f"the covariance of {t} points (use return_std for the diagonal)")
@@ -156,7 +156,7 @@ class Posterior:
         V, R, status = torch.empty_like(K), torch.empty_like(K), Status.CONVERGED
         for some in self._chunks(t):
             columns = K[:, some].contiguous()
-            first = self._solved(columns, self.stopping).solution
+            first = self.solved(columns, self.stopping).solution
             solved, found = self._tightened(columns, prior[some], latent=True, start=first)
             V[:, some], R[:, some] = solved.X, solved.R
             status = found if status is Status.CONVERGED else status
@@ -164,7 +164,7 @@ class Posterior:
         C = A.backend.block(A.kernel, X, X, precision=torch.float64) - 0.5 * (explained + explained.T)
         if self.problem.H.shape[1]:
             left = self.problem.drift(X) - K.T @ self.drift_weights.X - V.T @ self.drift_weights.R
-            C = C + left @ torch.linalg.solve(self._S(), left.T)
+            C = C + left @ torch.linalg.solve(self.drift_information(), left.T)
         C.diagonal().clamp_min_(0.0)
         return C, status
 
@@ -216,7 +216,7 @@ class Posterior:
         right = self.rounding.norm(UNIT_ROUNDOFF * problem.Y.abs() + H_error @ sizes)
         return DriftBounds.of(problem.H, H_error, self.weights, right, self.drift_weights, self.rounding)
 
-    def _S(self) -> Tensor:
+    def drift_information(self) -> Tensor:
         """Return the lower bound HᵀG + GᵀR of S = HᵀA⁻¹H, R = H − AG."""
         G, R = self.drift_weights.X, self.drift_weights.R
         S = self.problem.H.T @ G + G.T @ R
@@ -233,7 +233,7 @@ class Posterior:
         noise = 1e-12 * prior if latent else self.gp.noise.variance.item()
         stopping = replace(self.stopping, rtol=0.0, atol=A.spectrum_floor() * math.sqrt(self.variance_tolerance))
         for _ in range(TIGHTENINGS):
-            report = self._solved(K, stopping, start)
+            report = self.solved(K, stopping, start)
             V = certified(A, K, report.solution, self._certifier(), self.rounding, prior.clamp_min(0).sqrt())
             least = (K * V.X + V.X * V.R).sum(0)
             known = (prior - least - V.error.square()).clamp_min(0.0) + noise
@@ -245,7 +245,7 @@ class Posterior:
             start, stopping = report.solution, replace(stopping, atol=0.5 * stopping.atol / math.sqrt(excess))
         return V, report.status if report.status is not Status.CONVERGED else Status.PRECISION_EXHAUSTED
 
-    def _solved(self, B: Tensor, stopping: Stopping, start: Tensor | None = None) -> SolveReport:
+    def solved(self, B: Tensor, stopping: Stopping, start: Tensor | None = None) -> SolveReport:
         if self.P is None:
             return planning.solve_automatically(self.A, B, start, stopping, reproducible=True)[0]
         first = self.P.solve(B) if start is None else start
@@ -264,7 +264,7 @@ class Posterior:
         size = self._columns_at_once()
         return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
-    def _inputs(self, X: Tensor) -> Tensor:
+    def checked_inputs(self, X: Tensor) -> Tensor:
         X = matrix(X, "X").detach().double().to(self.problem.X.device)
         if X.shape[1] != self.problem.X.shape[1]:
             raise ValueError(f"X has {X.shape[1]} features but the model was fitted to {self.problem.X.shape[1]}")

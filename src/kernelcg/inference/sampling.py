@@ -31,7 +31,7 @@ def draws(
 
     Up to a thousand points by their covariance, more by `pathwise` draws.
     """
-    X = posterior._inputs(X)
+    X = posterior.checked_inputs(X)
     if len(X) > FACTORISED_POINTS:
         return pathwise(posterior, X, count, generator, noisy=noisy, rtol=rtol)
     C, status = posterior.joint(X)
@@ -62,7 +62,7 @@ def pathwise(
     ----------
     Wilson et al. (2021), Pathwise conditioning of Gaussian processes.
     """
-    X = posterior._inputs(X)
+    X = posterior.checked_inputs(X)
     if count < 1:
         raise ValueError(f"the number of draws must be at least 1, not {count}")
     problem, A, c = posterior.problem, posterior.A, posterior.weights.X.shape[1]
@@ -78,7 +78,7 @@ def pathwise(
         columns = min(size, c * count - start)
         report = sample(joint, columns, child(generator, f"draws from {start}"), preconditioner=P, rtol=rtol)
         g, g_new = report.raise_if_failed().value.split([n, t])
-        solved: SolveReport = posterior._solved(g, posterior.stopping)
+        solved: SolveReport = posterior.solved(g, posterior.stopping)
         beta, a = generalised_least_squares(problem.H, solved.raise_if_failed().solution, posterior.drift_weights.X)
         fitted = A.backend.matmul(A.kernel, X, A.X, a, precision=torch.float64) + problem.drift(X) @ beta
         parts.append(g_new - fitted)
