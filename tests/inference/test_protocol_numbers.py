@@ -157,9 +157,9 @@ def test_powerplant_directly():
     problem, gp, *new = set_up(name)
     found = condition(problem, gp, method="direct", generator=seeded(0))
     assert errors(found, *new) == pytest.approx(EXPECTED[name][:2], rel=1e-9)
-    value, error, *_ = log_evidence(found, 0, 0)
-    assert value == pytest.approx(EXPECTED[name][2], rel=1e-9)
-    assert error == 0
+    evidence = log_evidence(found, 0, 0)
+    assert evidence.value == pytest.approx(EXPECTED[name][2], rel=1e-9)
+    assert evidence.standard_error == 0
 
 
 @pytest.mark.parametrize("name", POWERPLANT)
