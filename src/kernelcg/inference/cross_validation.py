@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kernelcg.inference.estimate import Estimate, impossible
-from kernelcg.inference.iterative import FATAL, Numerics, Trail, solve_nearby
+from kernelcg.inference.iterative import FATAL, NO_PIVOTS, Numerics, Trail, solve_nearby
 from kernelcg.inference.lower_bound import LowerBound
 from kernelcg.inference.model import GaussianProcess, Regression
 from kernelcg.randomness import child, rademacher, seeded
@@ -55,7 +55,7 @@ def iterative_cross_validation(
     if report.status in FATAL or not (squares > 0 and trace > 0):
         status = report.status if report.status in FATAL else Status.NOT_FINITE
         return impossible(len(gp.log_parameters()), status), None
-    trail = Trail(report.solution, kept, torch.zeros(0, dtype=torch.int64), gp.log_parameters().detach())
+    trail = Trail(report.solution, kept, NO_PIVOTS, gp.log_parameters().detach())
     further, _ = solve_nearby(A, a, numerics, trail, start=None)
     left = torch.cat([n * c / squares * further.solution, -n * c / (k * trace) * U], dim=1)
     right = torch.cat([a, U], dim=1)

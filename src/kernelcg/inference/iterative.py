@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Self
 
 import torch
 from torch import Generator, Tensor
@@ -11,9 +12,10 @@ from kernelcg import planning
 from kernelcg.inference.estimate import Estimate, generalised_least_squares, impossible, log_density
 from kernelcg.inference.lower_bound import LEAST_RANK, LowerBound
 from kernelcg.inference.model import GaussianProcess, Regression
-from kernelcg.operators import KernelPlusDiagonal
+from kernelcg.operators import ConstantInvertible, KernelPlusDiagonal
 from kernelcg.planning import Kept
 from kernelcg.preconditioners import Preconditioner
+from kernelcg.preconditioners.prepared import LowRankAndRemainder
 from kernelcg.randomness import child, rademacher, seeded
 from kernelcg.solvers import SolveReport, Status, Stopping, log_determinant
 
@@ -22,6 +24,8 @@ GROUPS = 4
 
 NEARBY = 1.0
 """Change of a log hyperparameter over which the rows of the low-rank part are kept, so that the estimate is smooth."""
+
+NO_PIVOTS = torch.zeros(0, dtype=torch.int64)
 
 FATAL = (Status.INDEFINITE_OPERATOR, Status.NOT_FINITE)
 
@@ -53,13 +57,39 @@ class Numerics:
 
 @dataclass(frozen=True, eq=False)
 class Trail:
-    """What an evaluation leaves to the next one nearby: first guesses, a preconditioner, the rows of its P ⪯ A."""
+    """What an evaluation leaves to the next one nearby: first guesses, a preconditioner, the origin of its probes."""
 
     solutions: Tensor
     kept: Kept | None
     pivots: Tensor
+    """Rows of the low-rank P ⪯ A."""
     chosen_at: Tensor
-    """(p,) the log hyperparameters at which the pivots were chosen."""
+    """(p,) the log hyperparameters at which the pivots, or the frozen probes, were chosen."""
+    frozen: "Probes | None" = None
+    """Probes that do not depend on the hyperparameters."""
+
+
+@dataclass(frozen=True, eq=False)
+class Probes:
+    """(n, k) columns w and z with E[w zᵀ] = I, and the P ⪯ A that serves as control variate if w ~ N(0, P)."""
+
+    W: Tensor
+    Z: Tensor
+    bound: LowerBound | None = None
+
+    @classmethod
+    def signs(cls, problem: Regression, k: int, generator: Generator) -> Self:
+        """Return random signs for both."""
+        R = rademacher(len(problem), k, generator, like=problem.X)
+        return cls(R, R)
+
+    @classmethod
+    def drawn(cls, P: ConstantInvertible, k: int, generator: Generator, bound: LowerBound | None = None) -> Self:
+        """Return w ~ N(0, P), put on a sphere, and z = P⁻¹w."""
+        W = P.sample(generator, k)
+        Z = P.solve(W)
+        radius = ((W * Z).sum(0) / len(W)).sqrt()
+        return cls(W / radius, Z / radius, bound)
 
 
 def iterative_estimate(
@@ -83,41 +113,63 @@ def iterative_estimate(
     ----------
     Cutajar et al. (2016), section 3.3 (signs of its gradient: `tests/paper/test_errata.py`); Wenger et al. (2022).
     """
-    A, source = problem.fast_system(gp), seeded(numerics.seed)
+    A, theta = problem.fast_system(gp), gp.log_parameters().detach()
     c, b, k = problem.Y.shape[1], problem.H.shape[1], numerics.probes
-    theta, exact = gp.log_parameters().detach(), A.with_precision(torch.float64)
     near = trail is not None and float((theta - trail.chosen_at).abs().max()) <= NEARBY
-    if trail and near:
-        bound = LowerBound.at(exact, trail.pivots)
-    else:
-        bound = LowerBound.of(exact, child(source, "pivots"), None if value else LEAST_RANK)
-    W, Z = _probes(bound, k, child(source, "probes"), numerics.rademacher)
-    B, start = torch.cat([problem.centred, problem.H, W], dim=1), None if trail is None else trail.solutions
+    probes = _probes(problem, A, numerics, trail if near else None, None if value else LEAST_RANK)
+    B, start = torch.cat([problem.centred, problem.H, probes.W], dim=1), None if trail is None else trail.solutions
     report, kept = solve_nearby(A, B, numerics, trail, start=start)
     if report.status in FATAL or not bool(report.solution.isfinite().all()):
         return impossible(len(theta), report.status), None
+    pivots = probes.bound.pivots if probes.bound else trail.pivots if trail else NO_PIVOTS
+    chosen_at = trail.chosen_at if trail and near else theta
+    after = Trail(report.solution, kept, pivots, chosen_at, trail.frozen if trail and near else None)
+    better = None if near or numerics.rademacher else _frozen(after, A, numerics)
+    if better:
+        return iterative_estimate(problem, gp, numerics, better, value=value, errors=errors)
     solved_Y, solved_H, U = report.solution.split([c, b, k], dim=1)
     beta, a = generalised_least_squares(problem.H, solved_Y, solved_H)
-    traces = Traces(exact, None if numerics.rademacher else bound, gp.noise.variance.item(), U, Z)
+    traces = Traces(A.with_precision(torch.float64), probes, gp.noise.variance.item(), U)
     gradient = 0.5 * traces.pairs(a, a) - 0.5 * c * traces.mean(slice(None))
     unknown = torch.full_like(gradient, math.nan)
     error = 0.5 * c * traces.standard_error() if errors else unknown
     estimate = Estimate(math.nan, gradient, math.nan, error, math.nan, math.nan, report.status, report)
     if value:
+        bound = probes.bound or LowerBound.of(traces.A, child(seeded(numerics.seed), "pivots"))
         estimate = with_value(estimate, problem, gp, a, beta, bound, numerics)
-    return estimate, Trail(report.solution, kept, bound.pivots, trail.chosen_at if trail and near else theta)
+    return estimate, after
 
 
-def _probes(bound: LowerBound, k: int, generator: Generator, signs: bool) -> tuple[Tensor, Tensor]:
-    """Return (n, k) columns w and z = P⁻¹w with E[w zᵀ] = I: w ~ N(0, P) on a sphere, or random signs for both."""
-    n = len(bound.A)
-    if signs:
-        R = rademacher(n, k, generator, like=bound.F)
-        return R, R
-    W = bound.P.sample(generator, k)
-    Z = bound.P.solve(W)
-    radius = ((W * Z).sum(0) / n).sqrt()
-    return W / radius, Z / radius
+def _probes(
+    problem: Regression, A: KernelPlusDiagonal, numerics: Numerics, trail: Trail | None, rank: int | None
+) -> Probes:
+    """Return the probes of the trail, for the present hyperparameters, or new ones from a low-rank P ⪯ A."""
+    source = seeded(numerics.seed)
+    if numerics.rademacher:
+        return Probes.signs(problem, numerics.probes, child(source, "probes"))
+    if trail and trail.frozen:
+        return trail.frozen
+    exact = A.with_precision(torch.float64)
+    if trail and len(trail.pivots):
+        bound = LowerBound.at(exact, trail.pivots)
+    else:
+        bound = LowerBound.of(exact, child(source, "pivots"), rank)
+    return Probes.drawn(bound.P, numerics.probes, child(source, "probes"), bound)
+
+
+def _frozen(trail: Trail, A: KernelPlusDiagonal, numerics: Numerics) -> Trail | None:
+    """Return the trail with probes drawn once and for all from its preconditioner, if that has neighbours.
+
+    Where lengthscales are short no low-rank P is near A, and probes from it are hardly better than signs.
+    """
+    prepared = trail.kept.prepared if trail.kept else None
+    if not isinstance(prepared, LowRankAndRemainder) or prepared.neighbours == 0:
+        return None
+    generator = child(seeded(numerics.seed), "frozen probes")
+    probes = Probes.drawn(prepared.factor(A.scale, A.diagonal), numerics.probes, generator)
+    solutions = trail.solutions.clone()
+    solutions[:, solutions.shape[1] - numerics.probes :] = 0.0
+    return replace(trail, solutions=solutions, frozen=probes)
 
 
 def tolerable(A: KernelPlusDiagonal, B: Tensor, stopping: Stopping) -> Stopping:
@@ -154,16 +206,20 @@ class Traces:
     .. math:: \operatorname{tr}(A^{-1} \partial A) = \operatorname{tr}(P^{-1} \partial P)
         + \mathrm{E}\, [(A^{-1} w)^\top \partial A\, z - z^\top \partial P\, z], \qquad w \sim N(0, P),\; z = P^{-1} w
 
-    or, without P, the mean of (A⁻¹r)ᵀ ∂A r over random signs r. Both are unbiased. Drawing from P makes the matrix
-    whose trace is sampled nearly symmetric: its variance is then the Fisher information, which signs may exceed by
-    the condition number of A; where P is close to A the difference takes out most of the rest.
+    or, without P as a control variate, the mean of (A⁻¹w)ᵀ ∂A z alone. Both are unbiased. Drawing from P makes the
+    matrix whose trace is sampled nearly symmetric: its variance is then the Fisher information, which signs may exceed
+    by the condition number of A; where P is close to A the difference takes out most of the rest.
     """
 
     A: KernelPlusDiagonal
-    bound: LowerBound | None
+    probes: Probes
     noise: float
     U: Tensor
-    Z: Tensor
+
+    @property
+    def bound(self) -> LowerBound | None:
+        """Return the control variate P."""
+        return self.probes.bound
 
     def mean(self, probes: slice) -> Tensor:
         """Return the estimate from some of the probes."""
@@ -174,14 +230,14 @@ class Traces:
 
     def standard_error(self) -> Tensor:
         """Return the standard error of the mean over all probes, from means over groups of them; NaN for one."""
-        count = min(GROUPS, self.Z.shape[1])
-        edges = [round(i * self.Z.shape[1] / count) for i in range(count + 1)]
+        count = min(GROUPS, self.U.shape[1])
+        edges = [round(i * self.U.shape[1] / count) for i in range(count + 1)]
         means = torch.stack([self._sampled(slice(*ends)) for ends in pairwise(edges)])
         return means.std(0) / math.sqrt(count) if count > 1 else torch.full_like(means[0], math.nan)
 
     def _sampled(self, probes: slice) -> Tensor:
         """Return the part that varies from probe to probe."""
-        U, Z = self.U[:, probes], self.Z[:, probes]
+        U, Z = self.U[:, probes], self.probes.Z[:, probes]
         sampled = self.pairs(U / Z.shape[1], Z)
         if self.bound is None:
             return sampled

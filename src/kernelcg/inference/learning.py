@@ -255,4 +255,4 @@ def _without_probes(trail: Trail | None, objective: Objective) -> Trail | None:
         return None
     kept = trail.solutions.clone()
     kept[:, kept.shape[1] - objective.numerics.probes :] = 0.0
-    return replace(trail, solutions=kept)
+    return replace(trail, solutions=kept, frozen=None)

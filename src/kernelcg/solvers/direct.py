@@ -14,6 +14,10 @@ from kernelcg.solvers.report import Status
 
 MIRRORED_ROWS = 512
 
+IN_PLACE_ROWS = 3000
+"""Rows above which memory counts and SciPy's LAPACK, which works in place, is called. Below, torch's is: the threads of
+both libraries would hinder each other in quick succession (three times the time of a fit at n = 1000)."""
+
 
 def direct(monitor: Monitor) -> Tensor:
     """Solve A X = B by A = LLᵀ in float64, refined by PCG with the factor as its preconditioner.
@@ -36,13 +40,13 @@ def direct(monitor: Monitor) -> Tensor:
 
 
 class CholeskyFactor:
-    """A dense matrix P = LLᵀ, given by its factor. On the CPU the factor takes the place of the argument."""
+    """A dense matrix P = LLᵀ, given by its factor. A large one on the CPU takes the place of the argument."""
 
     is_constant = True
 
     def __init__(self, P: Tensor):
-        self.on_cpu = P.device.type == "cpu"
-        if self.on_cpu:
+        self.in_place = P.device.type == "cpu" and len(P) > IN_PLACE_ROWS
+        if self.in_place:
             # the transpose of a row-major symmetric matrix is itself in the column-major order LAPACK works in
             lower = cholesky(P.numpy().T, lower=True, overwrite_a=True, check_finite=False)
             self.L = torch.from_numpy(lower)
@@ -53,15 +57,15 @@ class CholeskyFactor:
 
     def solve(self, R: Tensor) -> Tensor:
         """Return P⁻¹ R."""
-        if not self.on_cpu:
+        if not self.in_place:
             return torch.cholesky_solve(R, self.L)
         solved = cho_solve((self.L.numpy(), True), R.numpy(), check_finite=False)
         return torch.from_numpy(np.ascontiguousarray(solved))
 
     def inverse(self) -> Tensor:
         """Return P⁻¹, which takes the place of the factor: this object must not be used any more."""
-        if not self.on_cpu:
-            return torch.cholesky_inverse(self.L)
+        if not self.in_place:
+            return torch.cholesky_inverse(self.L).mT  # symmetric, and row-major so
         lower, failed = dpotri(self.L.numpy(), lower=1, overwrite_c=1)
         if failed:
             raise LinAlgError("the matrix is singular")
