@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.utils import _safe_indexing
+from sklearn.utils import _safe_indexing, check_consistent_length
 from torch import Tensor
 
 Floats = NDArray[np.float64]
@@ -27,6 +27,7 @@ def without_missing(X: Any, y: Any, noise_variance: Any, missing: str) -> tuple[
         raise ValueError(f"missing must be 'error' or 'drop', not {missing!r}")
     if missing == "error" or y is None:
         return X, y, noise_variance
+    check_consistent_length(X, y)
     values = np.asarray(y)
     if values.dtype.kind != "f" and values.dtype != object:
         return X, y, noise_variance

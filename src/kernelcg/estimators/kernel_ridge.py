@@ -106,16 +106,16 @@ class KernelRidge(KernelMachine):
         sample_weight : (n,) weights of the squared errors: αᵢ = α / wᵢ; rows of weight 0 are left out
         """
         check_options(self.get_params(deep=False))
-        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         if self.selection not in (None, *SELECTIONS):
             raise ValueError(f"selection must be None or one of {', '.join(SELECTIONS)}, not {self.selection!r}")
-        kernel, noise = self._first(X.shape[1])
-        weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
-        Y, extra = y.reshape(len(y), -1).astype(np.float64), None
-        if weights is not None:
-            X, Y, noise, extra = self._weighted(X, Y, weights, noise)
-        self._y_shape = y.shape[1:]
-        with narrated(self.verbose):
+        with self._all_or_nothing(), narrated(self.verbose):
+            X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+            kernel, noise = self._first(X.shape[1])
+            Y, extra = y.reshape(len(y), -1).astype(np.float64), None
+            if sample_weight is not None:
+                weights = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+                X, Y, noise, extra = self._weighted(X, Y, weights, noise)
+            self._y_shape = y.shape[1:]
             self._select_and_solve(self._regression(X, Y, extra, "zero"), GaussianProcess(kernel, noise))
         return self
 

@@ -3,6 +3,8 @@
 import os
 import warnings
 from abc import ABC
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -53,6 +55,17 @@ class KernelMachine(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # ty
         if "posterior_" in state:
             state["posterior_"] = state["posterior_"].lean()
         return state
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Leave the estimator as it was, old fit included, if what follows does not succeed."""
+        before = dict(vars(self))
+        try:
+            yield
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
 
     def _regression(self, X: Any, Y: Any, known: Any, mean: str) -> Regression:
         """Return the problem on the device, with the backend and the precision that were asked for."""

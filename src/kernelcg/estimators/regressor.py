@@ -161,17 +161,16 @@ class GPRegressor(KernelMachine):
             noise (which may be fixed at a small value)
         """
         check_options(self.get_params(deep=False))
-        X, y, noise_variance = without_missing(X, y, noise_variance, self.missing)
-        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
-        known = checked_noise_variance(noise_variance, len(X))
-        self._y_shape = y.shape[1:]
-        Y = y.reshape(len(y), -1).astype(np.float64)
-        self.y_mean_, self.y_scale_ = scaling(Y, self.normalize_y, common=known is not None)
-        problem = self._problem(X, Y, known)
-        with narrated(self.verbose):
-            self._learn_and_condition(
-                problem, first_process(self.kernel, self.noise, problem.X, problem.Y), self.optimizer
-            )
+        with self._all_or_nothing(), narrated(self.verbose):
+            X, y, noise_variance = without_missing(X, y, noise_variance, self.missing)
+            X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+            known = checked_noise_variance(noise_variance, len(X))
+            self._y_shape = y.shape[1:]
+            Y = y.reshape(len(y), -1).astype(np.float64)
+            self.y_mean_, self.y_scale_ = scaling(Y, self.normalize_y, common=known is not None)
+            problem = self._problem(X, Y, known)
+            gp = first_process(self.kernel, self.noise, problem.X, problem.Y)
+            self._learn_and_condition(problem, gp, self.optimizer)
         return self
 
     def update(self, X: Any, y: Any, noise_variance: Any = None, *, learn: bool = False) -> Self:
@@ -189,7 +188,7 @@ class GPRegressor(KernelMachine):
             raise ValueError("noise_variance of several outputs in different units must be given to fit already")
         more = self._problem(X, y.reshape(len(y), -1).astype(np.float64), known)
         plan, generator = self._plan_with(more), generator_from(self.random_state)
-        with narrated(self.verbose):
+        with self._all_or_nothing(), narrated(self.verbose):
             posterior = updated(
                 self._posterior(),
                 more.X,

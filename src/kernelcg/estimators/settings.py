@@ -149,6 +149,10 @@ def first_process(kernel: Any, noise: Any, X: torch.Tensor, Y: torch.Tensor) -> 
         scale = torch.where(spread > 0, spread, 1.0)
         kernel = Matern(scale * X.shape[1] ** 0.5, positive(power, "variance"))
     own, white = converted(kernel)
+    if noise is not None and white is not None:
+        raise ValueError(
+            f"noise is given twice: noise={noise!r} and a WhiteKernel in the kernel; leave one of them out"
+        )
     if noise is None:
         found = white or Noise(positive(START_NOISE * power, "noise"))
     else:
