@@ -77,6 +77,15 @@ class Parametric:
         }
         return self._with(**updated)
 
+    def detached(self) -> Self:
+        """Return a copy with the same numbers that autograd does not follow."""
+        return self._with(
+            **{
+                name: value.detached() if isinstance(value, Parametric) else value.detach()
+                for name, value in self._parts()
+            }
+        )
+
     def parameter_names(self) -> list[str]:
         """Return one readable name for each entry of `log_parameters`."""
         names: list[str] = []

@@ -247,8 +247,6 @@ def test_kernels_of_scikit_learn_are_kept_as_kernels_of_the_library(path):
     assert other.noise_ == 0.25
     ridge = kept(KernelRidge(0.5, kernel=sk.RBF(1.5) + sk.WhiteKernel(0.25)).fit(X, y), path)
     assert ridge.alpha == ridge.alpha_ == 0.75
-    given = kept(GPRegressor(sk.RBF(1.5) + sk.WhiteKernel(0.25), noise=0.5, optimizer=None).fit(X, y), path)
-    assert given.noise == given.noise_ == 0.5
 
 
 def test_a_device_that_is_not_here_becomes_the_cpu(path):

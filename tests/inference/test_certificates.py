@@ -175,7 +175,7 @@ USELESS = {
     ("premature", "weights"): (2, 15),
     ("premature", "mean"): (45, 2e4),
     ("premature", "mean with variance"): (2, 3e3),
-    ("at the floor", "weights"): (2e3, 2e6),
+    ("at the floor", "weights"): (2e3, 3e6),
     ("at the floor", "mean"): (3e5, 1e7),
     ("at the floor", "mean with variance"): (2e5, 1e7),
 }

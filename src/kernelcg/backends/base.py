@@ -210,9 +210,13 @@ def rounded_inputs(kernel: Kernel, X: Tensor, Y: Tensor, dtype: torch.dtype) -> 
     """Return X and Y as a formula should see them to give entries that are right to ``dtype``.
 
     Where the kernel allows, they are centred, then rounded. Other formulas may lose all digits of a difference to
-    rounding far from the origin, so their inputs, and with them their entries, stay in float64.
+    rounding far from the origin, so their inputs, and with them their entries, stay in float64; those that see a phase
+    are centred only in features where that rounds nothing (Sterbenz: all inputs within a factor 2 of the centre).
     """
-    centre = X.detach().double().mean(0) if kernel.is_stationary else 0.0
+    centre = X.detach().double().mean(0) if kernel.is_stationary else X.new_zeros(X.shape[1], dtype=torch.float64)
+    if kernel.is_stationary and not kernel.rounds_well:
+        ratios = torch.cat([X.detach(), Y.detach()]).double() / centre
+        centre = torch.where(((ratios >= 0.5) & (ratios <= 2)).all(0), centre, 0.0)
     dtype = dtype if kernel.rounds_well else torch.float64
     A = (X.detach().double() - centre).to(dtype)
     return A, A if Y is X else (Y.detach().double() - centre).to(dtype)

@@ -256,7 +256,7 @@ def _with_white(values: Mapping[str, Any], white: Any) -> dict[str, Any]:
         return {}
     if "alpha" in values:
         return {"alpha": np.asarray(values["alpha"], dtype=np.float64) + white.variance.item()}
-    return {"noise": white} if values["noise"] is None else {}
+    return {"noise": white}
 
 
 LOST = object()

@@ -115,6 +115,9 @@ class OneFeature(Kernel):
         _require_one_feature(X.shape[1])
         return self.kernel.coordinates(X)
 
+    def rounding_lengths(self, X: Tensor) -> Tensor:
+        return self.kernel.rounding_lengths(X)
+
     def sample_frequencies(self, d: int, count: int, generator: Generator) -> Tensor:
         _require_one_feature(d)
         return self.kernel.sample_frequencies(d, count, generator)

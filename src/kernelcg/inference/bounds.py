@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from kernelcg.backends.base import rounded_inputs
 from kernelcg.inference.model import Drift
 from kernelcg.operators import KernelPlusDiagonal
 
@@ -17,14 +18,13 @@ ENTRY_ERROR = 32
 
 
 def lengths_from_centre(A: KernelPlusDiagonal) -> Tensor:
-    """Return (n,) ‖x_i − x̄‖ in lengthscales, 0 if there is nothing to measure.
+    """Return (n,) the `Kernel.rounding_lengths` of the data as formulas see them: ‖x_i − x̄‖ in lengthscales for most.
 
-    Centring and scaling round each x_i by 2u times that, and no RBF, Matérn or rational quadratic correlation falls
-    faster than by 1 per lengthscale: the entry K_ij is off by 2u σ² times the sum of both. Kernels of other kinds may
-    fall faster by a small factor, such as √d for the Laplacian's sum of distances, and their floor is as much too low.
+    A backend may centre the data of a stationary part of a sum even where it cannot centre those of the whole.
     """
-    coordinates = A.kernel.coordinates(A.X)
-    return (coordinates - coordinates.mean(0)).norm(dim=1)
+    centred, seen = A.X - A.X.mean(0), rounded_inputs(A.kernel, A.X, A.X, torch.float64)[0]
+    lengths = A.kernel.rounding_lengths(seen)
+    return lengths if A.kernel.is_stationary else torch.maximum(lengths, A.kernel.rounding_lengths(centred))
 
 
 class EnergyBound(Protocol):

@@ -140,8 +140,7 @@ class Regression:
         """Return A = K + D for these hyperparameters, with products in float64."""
         noise = gp.noise.variance.detach().to(self.X).expand(len(self))
         D = noise if self.noise_variance is None else noise + self.noise_variance
-        kernel = gp.kernel.with_log_parameters(gp.kernel.log_parameters().detach())
-        return KernelPlusDiagonal(kernel, self.X, D, backend=self.backend)
+        return KernelPlusDiagonal(gp.kernel.detached(), self.X, D, backend=self.backend)
 
     def fast_system(self, gp: GaussianProcess) -> KernelPlusDiagonal:
         """Return A with products in the precision that was asked for, or that is safe."""

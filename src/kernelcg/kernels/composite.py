@@ -29,6 +29,9 @@ class Constant(Kernel):
     def coordinates(self, X: Tensor) -> Tensor:
         return X[:, :0]
 
+    def rounding_lengths(self, X: Tensor) -> Tensor:
+        return X.new_zeros(len(X))
+
     def sample_frequencies(self, d: int, count: int, generator: Generator) -> Tensor:
         return torch.zeros(count, d, dtype=torch.float64)
 
@@ -45,6 +48,10 @@ class Linear(Kernel):
     def diagonal(self, X: Tensor) -> Tensor:
         per_feature(self.variance, X.shape[1], "variance")
         return (self.variance.to(X) * X.square()).sum(1)
+
+    def rounding_lengths(self, X: Tensor) -> Tensor:
+        """Return √d, the rounding of a sum of d terms."""
+        return X.new_full((len(X),), X.shape[1] ** 0.5)
 
 
 class Sum(Kernel):
@@ -69,6 +76,9 @@ class Sum(Kernel):
 
     def coordinates(self, X: Tensor) -> Tensor:
         return torch.cat([self.left.coordinates(X), self.right.coordinates(X)], dim=1)
+
+    def rounding_lengths(self, X: Tensor) -> Tensor:
+        return torch.maximum(self.left.rounding_lengths(X), self.right.rounding_lengths(X))
 
     def sample_frequencies(self, d: int, count: int, generator: Generator) -> Tensor:
         """Draw from either part in proportion to its variance."""
@@ -104,6 +114,9 @@ class Product(Kernel):
 
     def coordinates(self, X: Tensor) -> Tensor:
         return torch.cat([self.left.coordinates(X), self.right.coordinates(X)], dim=1)
+
+    def rounding_lengths(self, X: Tensor) -> Tensor:
+        return self.left.rounding_lengths(X) + self.right.rounding_lengths(X)
 
     def sample_frequencies(self, d: int, count: int, generator: Generator) -> Tensor:
         """Add independent draws: the spectrum of a product is a convolution."""

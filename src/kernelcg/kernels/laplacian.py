@@ -41,6 +41,10 @@ class Laplacian(Kernel):
         per_feature(self.lengthscale, X.shape[1], "lengthscale")
         return X / self.lengthscale.detach().to(X)
 
+    def rounding_lengths(self, X: Tensor) -> Tensor:
+        """Return Σ_r |x_ir| in lengthscales."""
+        return self.coordinates(X).abs().sum(1)
+
     def sample_frequencies(self, d: int, count: int, generator: Generator) -> Tensor:
         """Draw independent Cauchy frequencies tan(π (u − 1/2)) / l_r with u uniform in [0, 1)."""
         per_feature(self.lengthscale, d, "lengthscale")

@@ -33,6 +33,10 @@ class Polynomial(Kernel):
     def diagonal(self, X: Tensor) -> Tensor:
         return (self.gamma.to(X) * X.square().sum(1) + self.coef0) ** self.degree
 
+    def rounding_lengths(self, X: Tensor) -> Tensor:
+        """Return the degree times √d, the rounding of a sum of d terms."""
+        return X.new_full((len(X),), self.degree * X.shape[1] ** 0.5)
+
 
 class Power(Kernel):
     """k(x, y)^exponent with a whole number ``exponent`` ≥ 1: a product of equal kernels that are learned as one."""
@@ -61,6 +65,9 @@ class Power(Kernel):
     def coordinates(self, X: Tensor) -> Tensor:
         return self.kernel.coordinates(X)
 
+    def rounding_lengths(self, X: Tensor) -> Tensor:
+        return self.exponent * self.kernel.rounding_lengths(X)
+
     def sample_frequencies(self, d: int, count: int, generator: Generator) -> Tensor:
         """Add independent draws: the spectrum of a product is a convolution."""
         draws = [self.kernel.sample_frequencies(d, count, generator) for _ in range(self.exponent)]
@@ -82,6 +89,10 @@ class Cosine(Kernel):
 
     def coordinates(self, X: Tensor) -> Tensor:
         return _directions(X)
+
+    def rounding_lengths(self, X: Tensor) -> Tensor:
+        """Return √d, the rounding of a sum of d terms."""
+        return X.new_full((len(X),), X.shape[1] ** 0.5)
 
 
 def _directions(X: Tensor) -> Tensor:

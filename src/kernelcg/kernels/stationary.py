@@ -45,6 +45,10 @@ class Stationary(Kernel):
         per_feature(self.lengthscale, X.shape[1], "lengthscale")
         return X / self.lengthscale.detach().to(X)
 
+    def rounding_lengths(self, X: Tensor) -> Tensor:
+        """Return ‖x_i‖ in lengthscales: no correlation of this kind falls faster than by 1 per lengthscale."""
+        return self.coordinates(X).norm(dim=1)
+
     def sample_frequencies(self, d: int, count: int, generator: Generator) -> Tensor:
         per_feature(self.lengthscale, d, "lengthscale")
         factors = self.precision_factors(count, generator)
@@ -142,6 +146,11 @@ class Periodic(Kernel):
         self._check(X.shape[1])
         return self._beside(X)._circles(X).detach()
 
+    def rounding_lengths(self, X: Tensor) -> Tensor:
+        """Return twice the length of a period in lengthscales: after any number of them the phase is off by 4u of one."""
+        periods = (4 * math.pi / self.lengthscale.detach()).expand(X.shape[1])
+        return periods.to(X).norm().expand(len(X))
+
     def sample_frequencies(self, d: int, count: int, generator: Generator) -> Tensor:
         """Draw harmonics j of each feature with probability I_j(1/l²) exp(−1/l²), its Fourier coefficient."""
         self._check(d)
@@ -157,7 +166,8 @@ class Periodic(Kernel):
         per_feature(self.period, d, "period")
 
     def _circles(self, X: Tensor) -> Tensor:
-        angle = 2 * math.pi * X / self.period
+        """Return points on circles; whole periods are taken out without rounding."""
+        angle = 2 * math.pi * (torch.fmod(X, self.period) / self.period)
         return torch.cat([angle.cos() / self.lengthscale, angle.sin() / self.lengthscale], dim=1)
 
 
