@@ -1,24 +1,19 @@
-"""What all estimators share: a conditioned process, kept lean when stored, and how it is asked."""
+"""What the estimators of real numbers with Gaussian noise share: how they are conditioned and what they warn of."""
 
-import os
 import warnings
-from abc import ABC
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
-from sklearn.utils.validation import validate_data
-from torch import Generator, Tensor
+from sklearn.base import MultiOutputMixin, RegressorMixin
+from torch import Generator
 
 from kernelcg.errors import ConvergenceWarning
+from kernelcg.estimators.base import ProcessEstimator
 from kernelcg.estimators.data import as_tensor
-from kernelcg.estimators.settings import Plan, chosen_backend, chosen_device, chosen_precision, generator_from
+from kernelcg.estimators.settings import chosen_backend, chosen_device, chosen_precision, generator_from
 from kernelcg.inference.certificate import Certificate
 from kernelcg.inference.conditioning import condition
-from kernelcg.inference.learning import Learned
 from kernelcg.inference.model import GaussianProcess, Regression
 from kernelcg.inference.posterior import Posterior
 from kernelcg.randomness import child
@@ -27,45 +22,12 @@ from kernelcg.solvers import Status, Stopping
 Floats = NDArray[np.float64]
 
 
-class KernelMachine(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is untyped
+class KernelMachine(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # type: ignore[misc]  # sklearn is untyped
     """An estimator built on a `Posterior`."""
 
-    device: str
-    dtype: str
-    memory: int | str | None
-    n_jobs: int | None
-    preconditioner: Any
-    random_state: Any
-    rtol: float
-    plan_: Plan
     posterior_: Posterior
-    learning_: Learned
     certificate_: Certificate
     _y_shape: tuple[int, ...]
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted model to a file that `kernelcg.load` reads: O(n d) numbers, no code."""
-        from kernelcg.estimators.saving import save
-
-        save(self, path)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state without factors and preconditioners, which are made again where they are needed."""
-        state = dict(super().__getstate__())
-        if "posterior_" in state:
-            state["posterior_"] = state["posterior_"].lean()
-        return state
-
-    @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """Leave the estimator as it was, old fit included, if what follows does not succeed."""
-        before = dict(vars(self))
-        try:
-            yield
-        except BaseException:
-            vars(self).clear()
-            vars(self).update(before)
-            raise
 
     def _regression(self, X: Any, Y: Any, known: Any, mean: str) -> Regression:
         """Return the problem on the device, with the backend and the precision that were asked for."""
@@ -89,10 +51,6 @@ class KernelMachine(MultiOutputMixin, RegressorMixin, BaseEstimator, ABC):  # ty
         if self.posterior_.is_lean:
             self.posterior_ = self.posterior_.restored(self.plan_.method, generator_from(self.random_state))
         return self.posterior_
-
-    def _points(self, X: Any) -> Tensor:
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        return as_tensor(X).to(self.posterior_.problem.X.device)
 
     def _shaped(self, values: Floats) -> Floats:
         return values if self._y_shape else values[:, 0]

@@ -1,0 +1,60 @@
+"""What every estimator shares: a conditioned process that is kept lean when stored, and fits that succeed or do not."""
+
+import os
+from abc import ABC
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import validate_data
+from torch import Tensor
+
+from kernelcg.estimators.data import as_tensor
+from kernelcg.estimators.settings import Plan
+from kernelcg.inference.learning import Learned
+
+
+class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is untyped
+    """An estimator built on a process that is conditioned on data."""
+
+    device: str
+    dtype: str
+    memory: int | str | None
+    method: str
+    n_jobs: int | None
+    preconditioner: Any
+    random_state: Any
+    rtol: float
+    plan_: Plan
+    posterior_: Any
+    learning_: Learned
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to a file that `kernelcg.load` reads: O(n d) numbers, no code."""
+        from kernelcg.estimators.saving import save
+
+        save(self, path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state without factors and preconditioners, which are made again where they are needed."""
+        state = dict(super().__getstate__())
+        if "posterior_" in state:
+            state["posterior_"] = state["posterior_"].lean()
+        return state
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Leave the estimator as it was, old fit included, if what follows does not succeed."""
+        before = dict(self.__dict__)
+        try:
+            yield
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+
+    def _points(self, X: Any) -> Tensor:
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        return as_tensor(X).to(self.posterior_.problem.X.device)
