@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from kernelcg.arguments import tensor
 from kernelcg.backends import Backend, default
@@ -67,9 +69,16 @@ def log_marginal_likelihood(
     >>> theta = torch.zeros(3, requires_grad=True, dtype=torch.float64)
     >>> loss = -log_marginal_likelihood(gp.with_log_parameters(theta), X, y)
 
-    and is the gradient that was computed along with the value: first derivatives only, none in X or y. The options
-    are those of `evidence`, which also gives standard errors. Raises `SolveFailed` if A cannot be solved with.
+    and is the gradient that was computed along with the value. The options are those of `evidence`, which also gives
+    standard errors.
+
+    Raises
+    ------
+    SolveFailed : if A cannot be solved with
+    ValueError : if X, y or noise_variance require a gradient: there is none but in the hyperparameters
+    RuntimeError : in a second derivative
     """
+    _require_constant(X=X, y=y, noise_variance=noise_variance)
     estimate = evidence(
         gp,
         X,
@@ -84,5 +93,26 @@ def log_marginal_likelihood(
         backend=backend,
         errors=False,
     ).raise_if_failed()
-    theta = gp.log_parameters()
-    return estimate.value + (theta - theta.detach()) @ estimate.gradient
+    value: Tensor = _Value.apply(gp.log_parameters(), estimate.value, estimate.gradient)  # type: ignore[no-untyped-call]
+    return value
+
+
+class _Value(torch.autograd.Function):
+    """A number whose gradient is known; another derivative is refused, since it would be taken for 0."""
+
+    @staticmethod
+    def forward(ctx: Any, theta: Tensor, value: float, gradient: Tensor) -> Tensor:
+        ctx.gradient = gradient
+        return theta.new_tensor(value)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None, None]:
+        return outer[0] * ctx.gradient, None, None
+
+
+def _require_constant(**given: Any) -> None:
+    """Raise if something wants a gradient that is not computed."""
+    for name, value in given.items():
+        if isinstance(value, Tensor) and value.requires_grad:
+            raise ValueError(f"{name} requires a gradient, but only hyperparameters have one; pass {name}.detach()")
