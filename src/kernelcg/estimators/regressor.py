@@ -1,7 +1,7 @@
 """Gaussian process regression with scikit-learn's interface."""
 
 from dataclasses import replace
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -20,19 +20,23 @@ from kernelcg.estimators.settings import (
     narrated,
     planned,
 )
+from kernelcg.inference.bounds import UNIT_ROUNDOFF
 from kernelcg.inference.certificate import certificate
 from kernelcg.inference.iterative import Numerics
 from kernelcg.inference.learning import Learned, learn
 from kernelcg.inference.leave_one_out import leave_one_out
 from kernelcg.inference.model import GaussianProcess, Regression
 from kernelcg.inference.objective import Objective
-from kernelcg.inference.posterior import Posterior
+from kernelcg.inference.posterior import Posterior, Prediction
 from kernelcg.inference.sampling import draws
 from kernelcg.inference.updating import updated
 from kernelcg.randomness import child
 from kernelcg.solvers import Stopping
 
 Floats = NDArray[np.float64]
+
+RESCALED = 4 * UNIT_ROUNDOFF
+"""Relative rounding of a mean or a standard deviation on its way into the units of y."""
 
 STEPS = {"lbfgs": 100, "adagrad": 50, "adam": 100}
 
@@ -255,11 +259,7 @@ class GPRegressor(KernelMachine):
         if return_cov:
             answer.append(self._covariance(posterior, points, include_noise))
         if return_bound:
-            ends = [
-                self._std(v, include_noise) if return_std else None
-                for v in (found.variance_lower, found.variance_upper)
-            ]
-            answer.append(Bounds(self._shaped(found.mean_bound.cpu().numpy() * self.y_scale_), *ends))  # type: ignore[union-attr]
+            answer.append(self._bounds(found, include_noise))
         return tuple(answer)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0, include_noise: bool = True) -> Floats:
@@ -326,7 +326,8 @@ class GPRegressor(KernelMachine):
         seed = generator_from(self.random_state).initial_seed()
         self.posterior_, self.learning_ = posterior, learned
         self.kernel_, self.noise_ = posterior.gp.kernel, posterior.gp.noise.variance.item()
-        self.certificate_ = certificate(posterior, probes=self.probes, seed=seed, unit=float(self.y_scale_.max()))
+        unit, offset = float(self.y_scale_.max()), float(np.abs(self.y_mean_).max())
+        self.certificate_ = certificate(posterior, probes=self.probes, seed=seed, unit=unit, offset=offset)
         self.log_marginal_likelihood_value_ = self.certificate_.log_marginal_likelihood
         self.report_ = posterior.report
         self.n_iter_ = max(len(learned.steps), 1)
@@ -336,6 +337,15 @@ class GPRegressor(KernelMachine):
 
     def _in_units(self, mean: Tensor) -> Floats:
         return self._shaped(mean.cpu().numpy() * self.y_scale_ + self.y_mean_)
+
+    def _bounds(self, found: Prediction, include_noise: bool) -> Bounds:
+        """Return the bounds in the units of y, where rounding of mean · y_scale_ + y_mean_ and of roots counts too."""
+        mean, bound = (value.cpu().numpy() * self.y_scale_ for value in (found.mean, cast(Tensor, found.mean_bound)))
+        wide = self._shaped(bound + RESCALED * (np.abs(mean) + np.abs(self.y_mean_) + bound))
+        if found.variance_lower is None or found.variance_upper is None:
+            return Bounds(wide)
+        low, high = (self._std(v, include_noise) for v in (found.variance_lower, found.variance_upper))
+        return Bounds(wide, low * (1 - RESCALED), high * (1 + RESCALED))
 
     def _std(self, variance: Tensor | None, include_noise: bool) -> Floats:
         if variance is None:

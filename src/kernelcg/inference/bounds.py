@@ -17,6 +17,13 @@ ENTRY_ERROR = 32
 """Error of a kernel entry computed in float64, in units of its rounding, apart from that of the inputs."""
 
 
+ENTIRELY_WRONG = 2.0
+"""No entry is off by more than this times √(k_ii k_jj)."""
+
+STANDARDISED = 3
+"""Roundings of an observation: (y − mean) / scale, and that with which the drift is taken out."""
+
+
 def lengths_from_centre(A: KernelPlusDiagonal) -> Tensor:
     """Return (n,) the `Kernel.rounding_lengths` of the data as formulas see them: ‖x_i − x̄‖ in lengthscales for most.
 
@@ -50,7 +57,8 @@ class Rounding:
     @classmethod
     def of(cls, A: KernelPlusDiagonal) -> "Rounding":
         units = ENTRY_ERROR + 2 * math.sqrt(len(A)) + 4 * float(lengths_from_centre(A).max())
-        return cls(A.diagonal, A.kernel_diagonal().clamp_min(0).sqrt(), units * UNIT_ROUNDOFF)
+        gamma = min(units * UNIT_ROUNDOFF, ENTIRELY_WRONG)
+        return cls(A.diagonal, A.kernel_diagonal().clamp_min(0).sqrt(), gamma)
 
     def norm(self, delta: Tensor) -> Tensor:
         """Return (k,) upper bounds ‖D^-½ δ‖ of (δᵀA⁻¹δ)^½."""
@@ -154,10 +162,10 @@ class DriftBounds:
         cls, H: Tensor, H_error: Tensor, weights: Certified, right: Tensor, solved: Certified, rounding: Rounding
     ) -> "DriftBounds":
         """Return the bounds for weights and G as ``solved``; H is known up to ``H_error``, Y − Hβ to ``right``."""
-        b = H.shape[1]
+        b, right = H.shape[1], STANDARDISED * right
         if b == 0:
-            none, empty = torch.zeros_like(right), H.new_zeros(0)
-            return cls(none, none, empty, empty, H.new_zeros(0, 0), H.new_zeros(0, 0))
+            empty = H.new_zeros(0)
+            return cls(right, torch.zeros_like(right), empty, empty, H.new_zeros(0, 0), H.new_zeros(0, 0))
         G, of_H, one = solved.X, rounding.norm(H_error), torch.eye(b, dtype=H.dtype, device=H.device)
         error, floor = solved.error + of_H, solved.floor + of_H
         S, e = H.T @ G + G.T @ solved.R, b * rounding.of_gram(H, H_error, G)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kernelcg.inference.bounds import UNIT_ROUNDOFF
 from kernelcg.inference.estimate import log_density
 from kernelcg.inference.lower_bound import Exact, LowerBound
 from kernelcg.inference.posterior import Posterior
@@ -74,8 +75,10 @@ class Certificate:
         )
 
 
-def certificate(posterior: Posterior, *, probes: int = 8, seed: int = 0, unit: float = 1.0) -> Certificate:
-    """Return what is known about the posterior; ``unit`` is that of Y in the units of y.
+def certificate(
+    posterior: Posterior, *, probes: int = 8, seed: int = 0, unit: float = 1.0, offset: float = 0.0
+) -> Certificate:
+    """Return what is known about the posterior; y is ``unit`` times Y plus something no larger than ``offset``.
 
     Without ``probes`` the log marginal likelihood is left out (NaN).
     """
@@ -84,6 +87,8 @@ def certificate(posterior: Posterior, *, probes: int = 8, seed: int = 0, unit: f
     norms = torch.maximum(right.norm(dim=0), 1e-12 * problem.Y.norm(dim=0))  # a drift may explain all
     residuals = (weights.R.norm(dim=0) / norms).where(norms > 0, norms.new_zeros(()))
     largest = math.sqrt(float(posterior.A.kernel_diagonal().max()))
+    evaluated = posterior.rounding.of_mean(weights.X.new_full((1,), largest), weights.X)[0]
+    rounded = 2 * UNIT_ROUNDOFF * offset
     evidence = log_evidence(posterior, probes, seed) if probes else UNKNOWN
     solved = posterior.report.status
     return Certificate(
@@ -91,8 +96,8 @@ def certificate(posterior: Posterior, *, probes: int = 8, seed: int = 0, unit: f
         tolerance=posterior.stopping.rtol,
         relative_residuals=residuals,
         weight_errors=weights.error,
-        mean_error=unit * largest * float(weights.error.max()),
-        rounding_floor=unit * largest * float(weights.floor.max()),
+        mean_error=unit * float((largest * weights.error + evaluated).max()) + rounded,
+        rounding_floor=unit * float((largest * weights.floor + evaluated).max()) + rounded,
         log_marginal_likelihood=evidence.value,
         standard_error=evidence.standard_error,
         lower=evidence.lower,

@@ -147,7 +147,7 @@ class Periodic(Kernel):
         return self._beside(X)._circles(X).detach()
 
     def rounding_lengths(self, X: Tensor) -> Tensor:
-        """Return twice the length of a period in lengthscales: after any number of them the phase is off by 4u of one."""
+        """Return twice the length of a period in lengthscales: however many passed, the phase is off by 4u of one."""
         periods = (4 * math.pi / self.lengthscale.detach()).expand(X.shape[1])
         return periods.to(X).norm().expand(len(X))
 
