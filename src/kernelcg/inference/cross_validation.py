@@ -55,7 +55,7 @@ def iterative_cross_validation(
     if report.status in FATAL or not (squares > 0 and trace > 0):
         status = report.status if report.status in FATAL else Status.NOT_FINITE
         return impossible(len(gp.log_parameters()), status), None
-    trail = Trail(report.solution, kept, NO_PIVOTS, gp.log_parameters().detach())
+    trail = Trail(report.solution, kept, NO_PIVOTS, gp.log_parameters().detach(), probes=k)
     further, _ = solve_nearby(A, a, numerics, trail, start=None)
     left = torch.cat([n * c / squares * further.solution, -n * c / (k * trace) * U], dim=1)
     right = torch.cat([a, U], dim=1)

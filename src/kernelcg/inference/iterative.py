@@ -67,6 +67,14 @@ class Trail:
     """(p,) the log hyperparameters at which the pivots, or the frozen probes, were chosen."""
     frozen: "Probes | None" = None
     """Probes that do not depend on the hyperparameters."""
+    probes: int = 0
+    """Columns of the solutions, the last ones, that belong to probes."""
+
+    def without_probes(self) -> "Trail":
+        """Return it for an evaluation with other probes."""
+        solutions = self.solutions.clone()
+        solutions[:, solutions.shape[1] - self.probes :] = 0.0
+        return replace(self, solutions=solutions, frozen=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +131,7 @@ def iterative_estimate(
         return impossible(len(theta), report.status), None
     pivots = probes.bound.pivots if probes.bound else trail.pivots if trail else NO_PIVOTS
     chosen_at = trail.chosen_at if trail and near else theta
-    after = Trail(report.solution, kept, pivots, chosen_at, trail.frozen if trail and near else None)
+    after = Trail(report.solution, kept, pivots, chosen_at, trail.frozen if trail and near else None, k)
     better = None if near or numerics.rademacher else _frozen(after, A, numerics)
     if better:
         return iterative_estimate(problem, gp, numerics, better, value=value, errors=errors)
@@ -167,9 +175,7 @@ def _frozen(trail: Trail, A: KernelPlusDiagonal, numerics: Numerics) -> Trail | 
         return None
     generator = child(seeded(numerics.seed), "frozen probes")
     probes = Probes.drawn(prepared.factor(A.scale, A.diagonal), numerics.probes, generator)
-    solutions = trail.solutions.clone()
-    solutions[:, solutions.shape[1] - numerics.probes :] = 0.0
-    return replace(trail, solutions=solutions, frozen=probes)
+    return replace(trail.without_probes(), frozen=probes)
 
 
 def tolerable(A: KernelPlusDiagonal, B: Tensor, stopping: Stopping) -> Stopping:

@@ -4,15 +4,17 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Generator, Tensor
 
 from kernelcg.inference.ascent import Ascent, Curvature, Point, ascend
-from kernelcg.inference.iterative import Trail
-from kernelcg.inference.model import GaussianProcess
-from kernelcg.inference.objective import Objective, log_prior
+from kernelcg.inference.estimate import Estimate
+from kernelcg.inference.iterative import Numerics
+from kernelcg.inference.objective import log_prior
+from kernelcg.parameters import Parametric
 from kernelcg.randomness import child
 from kernelcg.solvers import Status
 
@@ -37,6 +39,35 @@ NOISE_GAIN = 0.25
 """Part of the loss p / 2N that N probes cost anyway, below which a gain is inside the noise."""
 
 
+class Criterion(Protocol):
+    """What can be maximised: `Objective` and `LaplaceObjective`."""
+
+    @property
+    def problem(self) -> Any:
+        """Return the data; it has a length."""
+
+    @property
+    def numerics(self) -> Numerics:
+        """Return how an iterative evaluation works."""
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether it is exact."""
+
+    @property
+    def rows_to_learn_from(self) -> int:
+        """Return how many rows learning ends with."""
+
+    def on(self, rows: Tensor) -> Self:
+        """Return the criterion on some of the rows."""
+
+    def seeded(self, seed: int) -> Self:
+        """Return the criterion with other probes."""
+
+    def __call__(self, gp: Any, trail: Any = None, *, value: bool = True, errors: bool = False) -> tuple[Estimate, Any]:
+        """Return value and gradient, and a trail that helps the next evaluation."""
+
+
 @dataclass(frozen=True)
 class Step:
     """One accepted step."""
@@ -51,7 +82,8 @@ class Step:
 class Learned:
     """The hyperparameters found, the way there, and whether the search ended by itself."""
 
-    gp: GaussianProcess
+    gp: Any
+    """Of the type that learning started with."""
     steps: tuple[Step, ...]
     evaluations: int
     converged: bool
@@ -62,8 +94,8 @@ class Learned:
 
 
 def learn(
-    objective: Objective,
-    gp: GaussianProcess,
+    objective: Criterion,
+    gp: Parametric,
     *,
     optimizer: str | None = "lbfgs",
     max_steps: int = 100,
@@ -94,7 +126,7 @@ def learn(
     return search.stochastic(optimizer, max_steps, step_size, generator)
 
 
-def _bounds(gp: GaussianProcess) -> tuple[Tensor, Tensor]:
+def _bounds(gp: Parametric) -> tuple[Tensor, Tensor]:
     """Return lower and upper bounds of the log hyperparameters; equal where they are fixed."""
     theta, lower, upper = gp.log_parameters().detach(), [], []
     for value, restriction in zip(theta.tolist(), gp.restrictions(), strict=True):
@@ -115,8 +147,8 @@ def _bounds(gp: GaussianProcess) -> tuple[Tensor, Tensor]:
 class _Search:
     """One run of learning, with its diary."""
 
-    objective: Objective
-    gp: GaussianProcess
+    objective: Criterion
+    gp: Parametric
     lower: Tensor
     upper: Tensor
     began: float
@@ -134,7 +166,7 @@ class _Search:
             sizes.append(size)
             size //= GROWTH
         starts = [self._clamped(self.gp.log_parameters().detach()), *self._random_starts(restarts, generator)]
-        ascent: Ascent[Trail | None] | None = None
+        ascent: Ascent[Any] | None = None
         previous_size = 0
         for size in reversed(sizes):
             objective = self.objective if size == n else self.objective.on(order[:size])
@@ -149,17 +181,17 @@ class _Search:
         return self._learned(ascent.point.theta, ascent.converged, ascent.reason)
 
     def _climb(
-        self, objective: Objective, starts: list[Tensor], curvature: Curvature, max_steps: int, last: bool
-    ) -> Ascent[Trail | None]:
+        self, objective: Criterion, starts: list[Tensor], curvature: Curvature, max_steps: int, last: bool
+    ) -> Ascent[Any]:
         """Return the best of the ascents from these starts."""
         free = int((self.lower < self.upper).sum())
         tolerance = EXACT_GAIN if objective.is_direct else NOISE_GAIN * free / (2 * objective.numerics.probes)
         rows, method = len(objective.problem), "direct" if objective.is_direct else "iterative"
 
-        def note(point: Point[Trail | None]) -> None:
+        def note(point: Point[Any]) -> None:
             self._note(Step(rows, method, point.value, time.perf_counter() - self.began))
 
-        def evaluate(theta: Tensor, trail: Trail | None) -> Point[Trail | None]:
+        def evaluate(theta: Tensor, trail: Any) -> Point[Any]:
             return self._evaluated(objective, theta, trail)
 
         ascents = []
@@ -185,7 +217,7 @@ class _Search:
             return Ascent(unusable, curvature, math.nan, "A is not positive definite at the start", 1, False)
         return ascents[0] if len(ascents) == 1 else max(ascents, key=lambda ascent: self._height(objective, ascent))
 
-    def _height(self, objective: Objective, ascent: Ascent[Trail | None]) -> float:
+    def _height(self, objective: Criterion, ascent: Ascent[Any]) -> float:
         """Return the value at the end of an ascent, computed if it was not on the way."""
         if not math.isnan(ascent.point.value):
             return ascent.point.value
@@ -204,17 +236,17 @@ class _Search:
         method, trail = "direct" if self.objective.is_direct else "iterative", None
         for number in range(max_steps):
             seed = child(generator, f"step {number}").initial_seed()
-            objective = replace(self.objective, numerics=replace(self.objective.numerics, seed=seed))
+            objective = self.objective.seeded(seed)
             point = self._evaluated(objective, theta.clone(), trail)
             if not point.usable:
                 return self._learned(theta, False, f"A could not be solved with at step {number}")
-            theta.grad, trail = point.gradient, _without_probes(point.state, objective)
+            theta.grad, trail = point.gradient, point.state and point.state.without_probes()
             rule.step()
             theta.copy_(self._clamped(theta))
             self._note(Step(len(objective.problem), method, point.value, time.perf_counter() - self.began))
         return self._learned(theta, True, f"{max_steps} steps of {optimizer}, as asked")
 
-    def _evaluated(self, objective: Objective, theta: Tensor, trail: Trail | None) -> Point[Trail | None]:
+    def _evaluated(self, objective: Criterion, theta: Tensor, trail: Any) -> Point[Any]:
         gp = self.gp.with_log_parameters(theta)
         estimate, trail = objective(gp, trail, value=False)
         prior, slope = log_prior(gp)
@@ -247,12 +279,3 @@ class _Search:
         reason += f"; at a bound: {', '.join(names)}" if names else ""
         seconds = time.perf_counter() - self.began
         return Learned(gp, tuple(self.steps), self.evaluations, converged, reason, seconds, self.failures)
-
-
-def _without_probes(trail: Trail | None, objective: Objective) -> Trail | None:
-    """Return the trail with first guesses for y and the drift only: the next step has other probes."""
-    if trail is None:
-        return None
-    kept = trail.solutions.clone()
-    kept[:, kept.shape[1] - objective.numerics.probes :] = 0.0
-    return replace(trail, solutions=kept, frozen=None)

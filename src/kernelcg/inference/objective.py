@@ -12,6 +12,7 @@ from kernelcg.inference.direct import CRITERIA, direct_estimate
 from kernelcg.inference.estimate import Estimate
 from kernelcg.inference.iterative import Numerics, Trail, iterative_estimate
 from kernelcg.inference.model import GaussianProcess, Regression
+from kernelcg.parameters import Parametric
 
 METHODS = ("auto", "direct", "iterative")
 
@@ -79,6 +80,10 @@ class Objective:
         """Return the objective on some of the rows, by the method that suits so few."""
         return replace(self, problem=self.problem.subset(rows), method="auto")
 
+    def seeded(self, seed: int) -> Self:
+        """Return the objective with other probes."""
+        return replace(self, numerics=replace(self.numerics, seed=seed))
+
     def __call__(
         self, gp: GaussianProcess, trail: Trail | None = None, *, value: bool = True, errors: bool = False
     ) -> tuple[Estimate, Trail | None]:
@@ -90,7 +95,7 @@ class Objective:
         return iterative_estimate(self.problem, gp, self.numerics, trail, value=value, errors=errors)
 
 
-def log_prior(gp: GaussianProcess) -> tuple[float, Tensor]:
+def log_prior(gp: Parametric) -> tuple[float, Tensor]:
     """Return Σ log N(log θ; log median, spread²), up to a constant, and its gradient in log θ."""
     theta, restrictions = gp.log_parameters().detach(), gp.restrictions()
     known = torch.tensor([one.median is not None for one in restrictions])

@@ -1,0 +1,340 @@
+"""The Laplace approximation of the log marginal likelihood and its gradient, by solves with A = SᵀKS + I alone."""
+
+import math
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+from scipy.linalg import LinAlgError
+from torch import Tensor
+
+from kernelcg.inference.estimate import Estimate, impossible
+from kernelcg.inference.expansion import ClassExpansion, ScalarExpansion
+from kernelcg.inference.iterative import GROUPS, NEARBY, Numerics
+from kernelcg.inference.latent import LatentProcess, Observations
+from kernelcg.inference.mode import Mode, find_mode
+from kernelcg.inference.newton_systems import DirectSystems, IterativeSystems, NewtonSystems
+from kernelcg.operators import ConstantInvertible
+from kernelcg.planning import Kept
+from kernelcg.randomness import child, rademacher, seeded
+from kernelcg.solvers import SolveReport, Status, log_determinant
+
+LEARNING_RTOL = 1e-3
+"""Residual of Newton's method while learning: what it leaves of the gradient is far below the noise of the probes."""
+
+EXACT_RTOL = 1e-9
+
+TIGHT = 1e-10
+
+
+@dataclass(frozen=True, eq=False)
+class Probes:
+    """(N, k) columns w and z with E[w zᵀ] = I."""
+
+    W: Tensor
+    Z: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class LaplaceTrail:
+    """What an evaluation leaves to the next one nearby: mode, preconditioner, probes and their solutions."""
+
+    f: Tensor
+    kept: Kept | None
+    probes: Probes | None
+    solutions: Tensor | None
+    chosen_at: Tensor
+    """(p,) the log hyperparameters at which the probes were drawn."""
+
+    def without_probes(self) -> "LaplaceTrail":
+        """Return it for an evaluation with other probes."""
+        return replace(self, probes=None, solutions=None)
+
+
+@dataclass(frozen=True, eq=False)
+class Apart:
+    r"""The points with W ≤ 0 or tiny, taken into account exactly: n_r columns.
+
+    With :math:`M_+ = (I + W_+ K)^{-1}`, :math:`N = M_+ E`, :math:`T = K N = \Sigma_+ E` and
+    :math:`B = (I + W_r T_r)^{-1} W_r`, the whole W gives
+
+    .. math:: |I + KW| = |A|\, |I + W_r T_r|, \quad M = M_+ - N B T^\top, \quad
+        R = W M^\top = R_+ + N B N^\top, \quad \Sigma = \Sigma_+ - T B T^\top.
+    """
+
+    N: Tensor
+    T: Tensor
+    B: Tensor
+    log_determinant: float
+    own: Tensor
+    """(n_r,) the diagonal of Σ₊ there."""
+
+    @classmethod
+    def of(cls, problem: Observations, gp: LatentProcess, systems: NewtonSystems, rtol: float) -> "Apart":
+        """Return it at the expansion for which ``systems`` are prepared; a negative determinant gives NaN."""
+        rows, weights = systems.expansion.apart, systems.expansion.W_apart
+        E = torch.zeros(problem.size, len(rows), dtype=torch.float64, device=problem.X.device)
+        E[rows, torch.arange(len(rows), device=rows.device)] = 1.0
+        if len(rows) == 0:
+            return cls(E, E, E[:0], 0.0, weights)
+        N, _ = systems.unbent(E, rtol)
+        T = problem.product(gp.kernel, N)
+        inner = T[rows]
+        inner = 0.5 * (inner + inner.T)
+        M = torch.eye(len(rows), dtype=torch.float64, device=rows.device) + weights[:, None] * inner
+        sign, value = torch.linalg.slogdet(M)
+        B = torch.linalg.solve(M, torch.diag(weights)) if float(sign) > 0 else torch.full_like(M, math.nan)
+        return cls(N, T, 0.5 * (B + B.T), float(value) if float(sign) > 0 else math.nan, inner.diagonal())
+
+
+def systems_for(
+    problem: Observations, gp: LatentProcess, method: str, numerics: Numerics, kept: Kept | None = None
+) -> NewtonSystems:
+    """Return what solves the systems of a Newton step by this method."""
+    if method == "direct":
+        return DirectSystems(problem, gp)
+    return IterativeSystems(problem, gp, numerics.preconditioner, numerics.seed, kept)
+
+
+def laplace_estimate(
+    problem: Observations,
+    gp: LatentProcess,
+    method: str = "iterative",
+    numerics: Numerics = Numerics(),
+    trail: LaplaceTrail | None = None,
+    *,
+    value: bool = True,
+    errors: bool = False,
+    mode_rtol: float | None = None,
+) -> tuple[Estimate, LaplaceTrail | None]:
+    r"""Return the approximate log marginal likelihood and its gradient in the log hyperparameters.
+
+    .. math:: \log q = \log p(y | \hat f) - \tfrac12 a^\top K a - \tfrac12 \log|I + KW|
+
+    at the mode f̂ = Ka + Hβ, β being plugged in. With R = W(I+KW)⁻¹, Σ = (K⁻¹ + W)⁻¹ and u = diag(Σ) ∂W/∂f,
+
+    .. math:: \partial \log q = \tfrac12 a^\top \partial K\, a - \tfrac12 \operatorname{tr}(R\, \partial K)
+        - \tfrac12 v^\top \partial K\, a, \qquad v = (I + WK)^{-1} u - R H (H^\top R H)^{-1} H^\top (I + WK)^{-1} u,
+
+    for a hyperparameter φ of the likelihood
+    :math:`\sum \partial_\phi \log p - \tfrac12 \operatorname{diag}(\Sigma)^\top \partial_\phi W
+    - \tfrac12 t^\top \partial_\phi \nabla \log p` with t = K v + H c, c = (HᵀRH)⁻¹Hᵀ(I + WK)⁻¹u. One adjoint solve
+    serves all hyperparameters, and the probes of the trace give diag(Σ) too, since SᵀΣS = I − A⁻¹.
+
+    References
+    ----------
+    Cutajar et al. (2016), supplement (its signs and its divisions by √W: `tests/paper/test_errata.py`, items 8, 10,
+    23); Rasmussen & Williams (2006), chapters 3 and 5.
+    """
+    gp = gp.with_log_parameters(gp.log_parameters().detach())
+    theta, problem = gp.log_parameters(), problem.storing(gp.kernel)
+    systems = systems_for(problem, gp, method, numerics, None if trail is None else trail.kept)
+    start = None if trail is None else trail.f
+    rtol = mode_rtol or (EXACT_RTOL if method == "direct" else LEARNING_RTOL)
+    try:
+        mode = find_mode(problem, gp, systems, rtol=rtol, start=start)
+        if mode.status is Status.NOT_FINITE:
+            return impossible(len(theta), mode.status), None
+        systems.at(mode.expansion)
+        if isinstance(systems, DirectSystems):
+            return direct_laplace(problem, gp, mode, systems), LaplaceTrail(mode.f, None, None, None, theta)
+    except LinAlgError:
+        return impossible(len(theta), Status.INDEFINITE_OPERATOR), None
+    return _iterative_laplace(problem, gp, mode, systems, numerics, trail, value=value, errors=errors)
+
+
+def direct_laplace(problem: Observations, gp: LatentProcess, mode: Mode, systems: DirectSystems) -> Estimate:
+    """Return value and gradient at the mode with exact traces; N³ multiply-adds and 24N² bytes."""
+    expansion, N = mode.expansion, problem.size
+    apart = Apart.of(problem, gp, systems, TIGHT)
+    _, RH = systems.unbent(mode.a, TIGHT, problem.H)
+    log_det = float(systems.factor.log_determinant())
+    inverse = systems.factor.inverse()
+    blocks = torch.eye(problem.classes, dtype=torch.float64, device=inverse.device).repeat(len(problem), 1)
+    own = inverse.reshape(len(problem), problem.classes, len(problem), problem.classes)
+    L = blocks - own.diagonal(dim1=0, dim2=2).permute(2, 0, 1).reshape(N, -1)  # the diagonal blocks of I − A⁻¹
+    R = expansion.half(expansion.half(inverse).T)
+    if problem.classes > 1:
+        R = R.reshape(own.shape).diagonal(dim1=1, dim2=3).sum(-1)
+    sampled = Sampled(L * problem.classes, blocks, RH)
+    solved = Adjoint.of(problem, gp, systems, apart, sampled, TIGHT)
+    pairs = [(0.5 * mode.a - 0.5 * solved.v, mode.a), (-0.5 * apart.N @ apart.B, apart.N)]
+    gradient = _gradient(problem, gp, mode, solved, pairs, -0.5 * R)
+    value = mode.psi - 0.5 * (log_det + apart.log_determinant)
+    if not math.isfinite(value):
+        return impossible(len(gradient), Status.INDEFINITE_OPERATOR)
+    return Estimate(value, gradient, 0.0, torch.zeros_like(gradient), value, value, mode.status)
+
+
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """L and R with mean(L Rᵀ) ≈ I − A⁻¹, in its diagonal blocks at least, and R₊H."""
+
+    L: Tensor
+    R: Tensor
+    RH: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Adjoint:
+    """v and t of the implicit term and diag Σ; see `laplace_estimate`."""
+
+    v: Tensor  # (N, 1)
+    t: Tensor  # (N, 1)
+    variances: Tensor  # (n,); nothing for classes
+
+    @classmethod
+    def of(
+        cls,
+        problem: Observations,
+        gp: LatentProcess,
+        systems: NewtonSystems,
+        apart: Apart,
+        sampled: Sampled,
+        rtol: float,
+    ) -> "Adjoint":
+        """Solve for it, from what was sampled."""
+        expansion = systems.expansion
+        if isinstance(expansion, ClassExpansion):
+            variances, u = sampled.L.new_zeros(0), expansion.slope(sampled.L, sampled.R)
+        elif isinstance(expansion, ScalarExpansion):
+            correction = ((apart.T @ apart.B) * apart.T).sum(1)
+            variances = expansion.variances(sampled.L, sampled.R, correction, apart.own)
+            u = (variances * expansion.derivatives.slope)[:, None]
+        v, _ = systems.unbent(u, rtol)
+        v = v - apart.N @ (apart.B @ (apart.T.T @ u))
+        H, RH = problem.H, sampled.RH + apart.N @ (apart.B @ (apart.N.T @ problem.H))
+        c = torch.linalg.lstsq(H.T @ RH, H.T @ v).solution if H.shape[1] else H.new_zeros(0, 1)
+        v = v - RH @ c
+        needs_t = len(gp.likelihood.log_parameters()) > 0
+        t = problem.product(gp.kernel, v) + H @ c if needs_t else torch.zeros_like(v)
+        return cls(v, t, variances)
+
+
+def _gradient(
+    problem: Observations,
+    gp: LatentProcess,
+    mode: Mode,
+    solved: Adjoint,
+    pairs: list[tuple[Tensor, Tensor]],
+    weights: Tensor | None = None,
+) -> Tensor:
+    """Return the gradient in the kernel's and the likelihood's log hyperparameters."""
+    left, right = (torch.cat(parts, dim=1) for parts in zip(*pairs, strict=True))
+    by_kernel = problem.gradient(gp.kernel, left, right, weights)
+    if isinstance(mode.expansion, ClassExpansion):
+        return by_kernel
+    d = gp.likelihood.parameter_derivatives(problem.y, mode.f[:, 0], problem.exposure)  # type: ignore[union-attr]
+    by_likelihood = d.log_density.sum(0) - 0.5 * solved.variances @ d.curvature - 0.5 * solved.t[:, 0] @ d.gradient
+    return torch.cat([by_kernel, by_likelihood.cpu()])
+
+
+def _iterative_laplace(
+    problem: Observations,
+    gp: LatentProcess,
+    mode: Mode,
+    systems: NewtonSystems,
+    numerics: Numerics,
+    trail: LaplaceTrail | None,
+    *,
+    value: bool,
+    errors: bool,
+) -> tuple[Estimate, LaplaceTrail | None]:
+    """Return value and gradient at the mode with traces from probes."""
+    if not isinstance(systems, IterativeSystems):
+        raise TypeError("probes are for iterative systems")
+    expansion, k, theta = mode.expansion, numerics.probes, gp.log_parameters()
+    near = trail is not None and float((theta - trail.chosen_at).abs().max()) <= NEARBY
+    known = trail.probes if trail and near else None
+    probes = known or _probes(problem, systems, numerics)
+    rtol = numerics.stopping.rtol
+    tolerance = replace(numerics.stopping, rtol=0.0, atol=rtol * math.sqrt(problem.size))  # A ⪰ I
+    start = trail.solutions if trail and known is not None else None
+    B = torch.cat([probes.W, expansion.half_transposed(problem.H)], dim=1)
+    solutions = systems.solve(B, tolerance, start)
+    U, RH = solutions[:, :k], expansion.half(solutions[:, k:])
+    apart = Apart.of(problem, gp, systems, 1e-2 * rtol)
+    SU, SZ = expansion.half(U), expansion.half(probes.Z)
+
+    def gradient(some: slice) -> Tensor:
+        sampled = Sampled((probes.W - U)[:, some], probes.Z[:, some], RH)
+        solved = Adjoint.of(problem, gp, systems, apart, sampled, rtol)
+        count = probes.Z[:, some].shape[1]
+        pairs = [
+            (0.5 * mode.a - 0.5 * solved.v, mode.a),
+            (-0.5 / count * SU[:, some], SZ[:, some]),
+            (-0.5 * apart.N @ apart.B, apart.N),
+        ]
+        return _gradient(problem, gp, mode, solved, pairs)
+
+    found = gradient(slice(None))
+    if not bool(found.isfinite().all()) or not math.isfinite(apart.log_determinant):
+        return impossible(len(theta), Status.INDEFINITE_OPERATOR), None
+    unknown = torch.full_like(found, math.nan)
+    spread = _standard_error([gradient(some) for some in _groups(k)]) if errors else unknown
+    status = mode.status if mode.status is not Status.CONVERGED else systems.status
+    report: SolveReport | None = systems.reports[-1] if systems.reports else None
+    estimate = Estimate(math.nan, found, math.nan, spread, math.nan, math.nan, status, report)
+    if value:
+        estimate = _with_value(estimate, mode, systems, apart, numerics)
+    chosen_at = trail.chosen_at if trail and known is not None else theta
+    return estimate, LaplaceTrail(mode.f, systems.kept, probes, solutions, chosen_at)
+
+
+def _probes(problem: Observations, systems: IterativeSystems, numerics: Numerics) -> Probes:
+    """Return w ~ N(0, P), put on a sphere, and z = P⁻¹w, or random signs for both where there is no such P."""
+    generator, k = child(seeded(numerics.seed), "probes"), numerics.probes
+    P: ConstantInvertible | None = None if numerics.rademacher else systems.sampler()
+    if P is None:
+        signs = rademacher(problem.size, k, generator, like=problem.X)
+        return Probes(signs, signs)
+    W = P.sample(generator, k)
+    Z = P.solve(W)
+    radius = ((W * Z).sum(0) / len(W)).sqrt()
+    return Probes(W / radius, Z / radius)
+
+
+def _groups(k: int) -> list[slice]:
+    count = min(GROUPS, k)
+    edges = [round(i * k / count) for i in range(count + 1)]
+    return [slice(*ends) for ends in pairwise(edges)]
+
+
+def _standard_error(gradients: list[Tensor]) -> Tensor:
+    means = torch.stack(gradients)
+    return means.std(0) / math.sqrt(len(means)) if len(means) > 1 else torch.full_like(means[0], math.nan)
+
+
+def laplace_value(
+    problem: Observations, gp: LatentProcess, mode: Mode, systems: NewtonSystems, numerics: Numerics
+) -> Estimate:
+    """Return the value alone, at a mode that is known: its error is of second order in that of the mode."""
+    systems.at(mode.expansion)
+    apart, p = Apart.of(problem, gp, systems, 1e-6), len(gp.log_parameters())
+    unknown = torch.full((p,), math.nan, dtype=torch.float64)
+    if isinstance(systems, IterativeSystems):
+        blank = Estimate(math.nan, unknown, math.nan, unknown, math.nan, math.nan, mode.status)
+        return _with_value(blank, mode, systems, apart, numerics)
+    if not isinstance(systems, DirectSystems):
+        raise TypeError(f"unknown systems {systems!r}")
+    value = mode.psi - 0.5 * (float(systems.factor.log_determinant()) + apart.log_determinant)
+    return Estimate(value, unknown, 0.0, unknown, value, value, mode.status)
+
+
+def _with_value(
+    estimate: Estimate, mode: Mode, systems: IterativeSystems, apart: Apart, numerics: Numerics
+) -> Estimate:
+    """Return the estimate with its value: log|A| by Lanczos quadrature, bracketed since A ⪰ I."""
+    generator = child(seeded(numerics.seed), "log determinant")
+    P = systems.sampler()
+    A = systems.A.with_precision(torch.float64)
+    found = log_determinant(A, max(numerics.probes, 2), generator, preconditioner=P)
+    rest = mode.psi - 0.5 * apart.log_determinant
+    return replace(
+        estimate,
+        value=rest - 0.5 * found.value,
+        value_error=0.5 * found.standard_error,
+        lower=rest - 0.5 * found.upper,
+        upper=rest - 0.5 * found.lower,
+        status=estimate.status if found.status is Status.CONVERGED else found.status,
+    )

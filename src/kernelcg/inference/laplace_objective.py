@@ -1,0 +1,69 @@
+"""What is maximised when the likelihood is not Gaussian: Laplace's log marginal likelihood."""
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+from torch import Tensor
+
+from kernelcg.inference.estimate import Estimate
+from kernelcg.inference.iterative import Numerics
+from kernelcg.inference.laplace import LaplaceTrail, laplace_estimate
+from kernelcg.inference.latent import LatentProcess, Observations
+from kernelcg.inference.objective import METHODS
+
+DIRECT_VALUES = 1200
+"""Latent values N up to which the N³ of some ten factorisations cost about as much as iterating, and are exact."""
+
+FACTORS = 5
+"""Matrices of N² numbers that the direct method needs in the course of one evaluation."""
+
+
+def chosen_laplace_method(problem: Observations, method: str = "auto") -> tuple[str, str]:
+    """Return "direct" or "iterative" and the reason: counted, not timed, so that the same data give the same."""
+    N, budget = problem.size, problem.backend.budget()
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
+    if method != "auto":
+        return method, "as asked"
+    if N > DIRECT_VALUES:
+        return "iterative", f"{N} latent values: products with K cost less than factorising"
+    if budget < FACTORS * 8 * N * N:
+        return "iterative", f"{FACTORS} matrices of {8 * N * N / 1e6:.3g} MB do not fit {budget / 1e6:.3g} MB"
+    return "direct", f"{N} latent values: factorising costs no more than iterating, and is exact"
+
+
+@dataclass(frozen=True, eq=False)
+class LaplaceObjective:
+    """The approximate log marginal likelihood of data as a function of the hyperparameters; as `Objective`."""
+
+    problem: Observations
+    method: str = "auto"
+    numerics: Numerics = Numerics()
+
+    def __post_init__(self) -> None:
+        chosen_laplace_method(self.problem, self.method)
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether it is exact, by Cholesky factorisation."""
+        return chosen_laplace_method(self.problem, self.method)[0] == "direct"
+
+    @property
+    def rows_to_learn_from(self) -> int:
+        """Return how many rows learning ends with: all."""
+        return len(self.problem)
+
+    def on(self, rows: Tensor) -> Self:
+        """Return the objective on some of the rows, by the method that suits so few."""
+        return replace(self, problem=self.problem.subset(rows), method="auto")
+
+    def seeded(self, seed: int) -> Self:
+        """Return the objective with other probes."""
+        return replace(self, numerics=replace(self.numerics, seed=seed))
+
+    def __call__(
+        self, gp: LatentProcess, trail: LaplaceTrail | None = None, *, value: bool = True, errors: bool = False
+    ) -> tuple[Estimate, LaplaceTrail | None]:
+        """Return value and gradient, and what helps the next evaluation; the exact method gives all it can anyway."""
+        method = "direct" if self.is_direct else "iterative"
+        return laplace_estimate(self.problem, gp, method, self.numerics, trail, value=value, errors=errors)

@@ -1,0 +1,242 @@
+"""The latent process given the data, in Laplace's approximation: mean and covariance at new points, with bounds."""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kernelcg.arguments import matrix
+from kernelcg.backends.base import require_memory
+from kernelcg.inference.bounds import UNIT_ROUNDOFF
+from kernelcg.inference.iterative import Numerics
+from kernelcg.inference.laplace import Apart, systems_for
+from kernelcg.inference.latent import LatentProcess, Observations
+from kernelcg.inference.mode import Mode, find_mode, newton_step
+from kernelcg.inference.newton_systems import NewtonSystems
+from kernelcg.likelihoods import Softmax
+from kernelcg.solvers import Status, Stopping
+
+COLUMNS_AT_ONCE = 256
+BLOCKS_AT_ONCE = 16
+"""Blocks of N numbers a column that a solve and its check hold at once."""
+
+TIGHTENINGS = 4
+
+STRONG_CONCAVITY = "the strong concavity of log p(f | y)"
+NEWTON = "one more Newton step"
+
+
+@dataclass(frozen=True, eq=False)
+class LatentPrediction:
+    """What is known about the latent values at new points.
+
+    Attributes
+    ----------
+    mean : (t, C)
+    mean_bound : (t,) upper bound of its numerical error; see `LaplacePosterior.rests_on`
+    covariance : (t, C, C) between the latent values of a point, or None
+    covariance_error : (t,) by how much the computed variances may exceed the exact ones
+    status : of the linear solves
+    """
+
+    mean: Tensor
+    mean_bound: Tensor
+    covariance: Tensor | None = None
+    covariance_error: Tensor | None = None
+    status: Status = Status.CONVERGED
+
+
+@dataclass(frozen=True, eq=False)
+class LaplacePosterior:
+    """p(f | y) ≈ N(f̂, (K⁻¹ + W)⁻¹): the mode, what solves further systems, and how far the mode may be off."""
+
+    gp: LatentProcess
+    problem: Observations
+    mode: Mode
+    method: str
+    numerics: Numerics
+    error: float
+    """‖f̂ − f‖ in the norm of K⁻¹: certified for log-concave likelihoods without a drift, else from ``step``."""
+    step: tuple[Tensor, Tensor]
+    """The Newton step (δa, δβ) that would come next."""
+    systems: NewtonSystems | None
+    apart: Apart | None
+    RH: Tensor  # (N, b)
+    variance_tolerance: float
+
+    @property
+    def rests_on(self) -> str:
+        """Say what the bound of the mean rests on."""
+        concave = isinstance(self.gp.likelihood, Softmax) or self.gp.likelihood.log_concave
+        return STRONG_CONCAVITY if concave and self.problem.H.shape[1] == 0 else NEWTON
+
+    # without its factors
+
+    @property
+    def is_lean(self) -> bool:
+        """Whether it holds nothing but O(n d) numbers: the mean is at hand, everything else needs `restored`."""
+        return self.systems is None
+
+    def lean(self) -> "LaplacePosterior":
+        """Return it without factors and preconditioners, to be stored."""
+        return replace(self, problem=self.problem.forgetting(), systems=None, apart=None)
+
+    def restored(self) -> "LaplacePosterior":
+        """Return it with what further solves need."""
+        problem = self.problem.storing(self.gp.kernel)
+        systems = systems_for(problem, self.gp, self.method, self.numerics)
+        systems.at(self.mode.expansion)
+        apart = Apart.of(problem, self.gp, systems, self._rtol())
+        return replace(self, problem=problem, systems=systems, apart=apart)
+
+    def _rtol(self) -> float:
+        return 1e-2 * self.variance_tolerance
+
+    # prediction
+
+    def mean(self, X: Tensor) -> Tensor:
+        """Return (t, C) the means: one product."""
+        X, problem = self.checked_inputs(X), self.problem
+        a = self.mode.a.reshape(len(problem), -1).contiguous()
+        product = problem.backend.matmul(self.gp.kernel, X, problem.X, a, precision=torch.float64)
+        return product + problem.drift(X) @ self.mode.beta if problem.H.shape[1] else product
+
+    def mean_bound(self, X: Tensor) -> Tensor:
+        """Return (t,) bounds of the numerical error of the mean of every latent value.
+
+        With r = ∇log p − a the mode is off by at most ‖r‖_K in the norm of K⁻¹, since −∇²log p(f | y) ⪰ K⁻¹; the mean
+        at x by √k(x, x) times that. Otherwise by what one more Newton step would change, twice.
+        """
+        X, problem, a = self.checked_inputs(X), self.problem, self.mode.a
+        root = self.gp.kernel.diagonal(X).detach().clamp_min(0).sqrt()
+        largest = float(self.gp.kernel.diagonal(problem.X).detach().max())
+        rounding = 8 * UNIT_ROUNDOFF * float(a.abs().sum()) * math.sqrt(largest) * root
+        if self.rests_on == STRONG_CONCAVITY:
+            return root * self.error + rounding
+        delta, dbeta = self.step
+        change = problem.backend.matmul(self.gp.kernel, X, problem.X, delta.contiguous(), precision=torch.float64)
+        change = change + problem.drift(X) @ dbeta
+        return 2 * change.abs()[:, 0] + rounding
+
+    def predict(self, X: Tensor, *, covariance: bool = False) -> LatentPrediction:
+        """Return the means with their bounds, and if asked for the covariance of the latent values of each point."""
+        X = self.checked_inputs(X)
+        mean, bound = self.mean(X), self.mean_bound(X)
+        if not covariance:
+            return LatentPrediction(mean, bound)
+        parts = [self._covariance(some) for some in X.split(self._points_at_once())]
+        failed = [status for *_, status in parts if status is not Status.CONVERGED]
+        return LatentPrediction(
+            mean,
+            bound,
+            torch.cat([found for found, _, _ in parts]),
+            torch.cat([error for _, error, _ in parts]),
+            failed[0] if failed else Status.CONVERGED,
+        )
+
+    def _covariance(self, X: Tensor) -> tuple[Tensor, Tensor, Status]:
+        r"""Return (t, C, C) covariances, (t,) how much too large they may be, and the status, for one chunk.
+
+        :math:`k_{**} I - k_*^\top R k_*`, R = S A⁻¹ Sᵀ + N B Nᵀ. For b = Sᵀk and v ≈ A⁻¹b, ρ = b − Av, the form bᵀA⁻¹b
+        is at least bᵀv + vᵀρ and by at most ‖ρ‖² larger, since A ⪰ I. The drift adds (h − HᵀRk)ᵀ(HᵀRH)⁻¹(h − HᵀRk).
+        """
+        if self.systems is None or self.apart is None:
+            raise ValueError("this posterior was stored without its factors: call restored() first")
+        problem, C, t, expansion = self.problem, self.problem.classes, len(X), self.mode.expansion
+        K = problem.backend.block(self.gp.kernel, problem.X, X, precision=torch.float64)  # (n, t)
+        prior = self.gp.kernel.diagonal(X).detach().clamp_min(0)
+        eye = torch.eye(C, dtype=K.dtype, device=K.device)
+        columns = torch.einsum("it,cd->ictd", K, eye).reshape(problem.size, t * C)
+        B = expansion.half_transposed(columns)
+        V, residual, status = self._tightened(B, prior.repeat_interleave(C))
+        left, right = B.reshape(-1, t, C), V.reshape(-1, t, C)
+        form = torch.einsum("ita,itb->tab", left, right)
+        slack = torch.einsum("ita,itb->tab", right, residual.reshape(-1, t, C))
+        explained = 0.5 * (form + form.mT) + 0.5 * (slack + slack.mT)
+        error = residual.reshape(-1, t, C).square().sum((0, 2))
+        if len(self.apart.B):
+            columns_apart = self.apart.N.T @ K
+            explained = explained + (columns_apart * (self.apart.B @ columns_apart)).sum(0)[:, None, None]
+        covariance = prior[:, None, None] * eye - explained
+        if problem.H.shape[1]:
+            h = problem.drift(X).T - self.RH.T @ K  # (b, t)
+            solved = torch.linalg.lstsq(problem.H.T @ self.RH, h).solution
+            covariance = covariance + (h * solved).sum(0)[:, None, None]
+        covariance.diagonal(dim1=1, dim2=2).clamp_min_(0.0)
+        return covariance, error, status
+
+    def _tightened(self, B: Tensor, prior: Tensor) -> tuple[Tensor, Tensor, Status]:
+        """Solve A V = B until the variances are known to the relative tolerance, or no better."""
+        if self.systems is None:
+            raise ValueError("this posterior was stored without its factors: call restored() first")
+        exact, start = self.systems.A.with_precision(torch.float64), None
+        atol = math.sqrt(0.1 * self.variance_tolerance * float(prior.clamp_min(1e-300).min()))
+        for _ in range(TIGHTENINGS):
+            V = self.systems.solve(B, Stopping(rtol=0.0, atol=atol), start)
+            status = self.systems.last
+            residual = B - exact @ V
+            error = residual.square().sum(0)
+            known = (prior - (B * V + V * residual).sum(0) - error).clamp_min(1e-12 * prior)
+            excess = float((error / known).max()) / self.variance_tolerance
+            if excess <= 1 or status is not Status.CONVERGED:
+                break
+            start, atol = V, 0.5 * atol / math.sqrt(excess)
+        failed = Status.PRECISION_EXHAUSTED if status is Status.CONVERGED else status
+        return V, residual, Status.CONVERGED if excess <= 1 else failed
+
+    def _points_at_once(self) -> int:
+        budget, C = self.problem.backend.budget(), self.problem.classes
+        each = 8 * self.problem.size * C * BLOCKS_AT_ONCE
+        require_memory(each, budget, f"solving for the {C} latent values of one more point")
+        return max(1, int(min(budget // each, COLUMNS_AT_ONCE // C)))
+
+    def checked_inputs(self, X: Tensor) -> Tensor:
+        """Return X as a float64 tensor beside the data, or raise."""
+        X = matrix(X, "X").detach().double().to(self.problem.X.device)
+        if X.shape[1] != self.problem.X.shape[1]:
+            raise ValueError(f"X has {X.shape[1]} features but the model was fitted to {self.problem.X.shape[1]}")
+        return X
+
+
+def condition_laplace(
+    problem: Observations,
+    gp: LatentProcess,
+    *,
+    method: str = "iterative",
+    rtol: float = 1e-6,
+    numerics: Numerics = Numerics(),
+    variance_tolerance: float = 1e-2,
+    start: Tensor | None = None,
+) -> LaplacePosterior:
+    """Condition the latent process on the data: the mode to ``rtol``, and what predictions need.
+
+    Parameters
+    ----------
+    rtol : of the mode: ‖∇log p(f̂) − a‖ relative to ‖∇log p(f̂)‖
+    variance_tolerance : certified relative error of predictive latent variances
+    start : f of a mode nearby
+    """
+    gp = gp.with_log_parameters(gp.log_parameters().detach())
+    problem = problem.storing(gp.kernel)
+    systems = systems_for(problem, gp, method, numerics)
+    mode = find_mode(problem, gp, systems, rtol=rtol, start=start)
+    systems.at(mode.expansion)
+    delta, dbeta, RH = newton_step(problem, systems, mode.a, mode.expansion.gradient - mode.a, 1e-2)
+    apart = Apart.of(problem, gp, systems, 1e-2 * variance_tolerance)
+    if problem.H.shape[1]:
+        _, RH = systems.unbent(mode.a, 1e-2 * variance_tolerance, problem.H)
+        RH = RH + apart.N @ (apart.B @ (apart.N.T @ problem.H))
+    r = mode.expansion.gradient - mode.a
+    error = math.sqrt(max(float((r * problem.product(gp.kernel, r)).sum()), 0.0)) + _rounding(problem, gp, mode)
+    return LaplacePosterior(
+        gp, problem, mode, method, numerics, error, (delta, dbeta), systems, apart, RH, variance_tolerance
+    )
+
+
+def _rounding(problem: Observations, gp: LatentProcess, mode: Mode) -> float:
+    """Return a bound of ‖W e‖_K for the rounding e of f = Ka: ‖K‖ ≤ tr K, |e_i| ≤ 8u Σ|a| max K."""
+    largest = float(gp.kernel.diagonal(problem.X).detach().max())
+    entry = 8 * UNIT_ROUNDOFF * float(mode.a.abs().sum()) * largest
+    spectrum = math.sqrt(largest * len(problem))
+    return spectrum * mode.expansion.norm() ** 2 * entry * math.sqrt(problem.size)
