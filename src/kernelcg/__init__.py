@@ -4,9 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kernelcg.estimators import GPRegressor, KernelRidge, load
+    from kernelcg.estimators import GPClassifier, GPGeneralizedRegressor, GPRegressor, KernelRidge, load
 
-__all__ = ["GPRegressor", "KernelRidge", "load"]
+__all__ = ["GPClassifier", "GPGeneralizedRegressor", "GPRegressor", "KernelRidge", "load"]
 
 
 def __getattr__(name: str) -> Any:

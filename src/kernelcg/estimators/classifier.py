@@ -1,0 +1,279 @@
+"""Gaussian process classification with scikit-learn's interface."""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin, clone
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from kernelcg.estimators.latent_machine import Floats, LatentMachine
+from kernelcg.estimators.settings import check_options, first_kernel, narrated
+from kernelcg.inference.latent import LatentProcess
+from kernelcg.likelihoods import BernoulliLogit, BernoulliProbit, Likelihood, Softmax
+from kernelcg.randomness import child, seeded
+
+LINKS: Mapping[str, type[Likelihood] | type[Softmax]] = {
+    "probit": BernoulliProbit,
+    "logit": BernoulliLogit,
+    "softmax": Softmax,
+}
+
+START_VARIANCE = 10.0
+"""Variance of the latent functions from which learning starts: probabilities from 0.001 to 0.999."""
+
+VARIANCES = (1e-2, 1e4)
+"""Between these it is learned, in the default kernel: of separable data the likelihood rises for ever."""
+
+CLEAR = 0.5
+"""Lead of the largest latent mean beyond which it decides without covariances, whose differences matter less."""
+
+
+class GPClassifier(ClassifierMixin, LatentMachine):  # type: ignore[misc]  # sklearn is untyped
+    """Gaussian process classification that scales: Laplace's approximation by preconditioned conjugate gradients.
+
+    Two classes have one latent function. More have one each, jointly through the softmax: the classes share the
+    kernel, and the posterior has the covariances between them. The latent functions have mean zero; add a
+    `kernelcg.kernels.Constant` to the kernel where classes are very unequal.
+
+    Parameters
+    ----------
+    kernel : kernelcg or scikit-learn kernel; None means Matérn-3/2 with one lengthscale per feature and a variance,
+        learned up to 10⁴: with separable data there is no best one. Hyperparameters are restricted on the kernel
+        itself: ``RBF(1.0).bounded(lengthscale=(0.1, 10))``, ``.fixed("variance")``,
+        ``.with_prior(lengthscale=(1.0, 0.5))``. There is no noise: a WhiteKernel is refused
+    likelihood : "probit", "logit", "softmax", or "auto": the probit for two classes, the softmax for more. With the
+        probit or the logit more than two classes are told apart one against the rest, by independent models whose
+        probabilities are normalised; `estimators_` has them
+    method : "direct" (Cholesky), "iterative" (preconditioned CG) or "auto"
+    preconditioner : "auto", the name of a recipe (see `kernelcg.preconditioners.available`), a recipe, or None for
+        plain CG; the softmax has one of its own, unless None
+    optimizer : "lbfgs", deterministic, on a growing part of the data; "adagrad" (the paper's) or "adam", stochastic
+        gradients; None keeps the hyperparameters
+    max_iter : steps on each part of the data; None means 100, for adagrad 50
+    step_size : of adagrad (1) and adam (0.1)
+    probes : random columns for traces and determinants of the iterative method
+    n_restarts : further random starts, on the smallest part of the data
+    rtol : relative residual to which the mode is found; certified
+    device : "auto", "cpu", "cuda", ...
+    dtype : precision of products with K in iterative work: "float64", "float32", or "auto", float32 where its rounding
+        stays harmless. Residuals are recomputed in float64 always
+    memory : bytes, or words such as "4GB", that an operation may take; None means half of what is free
+    n_jobs : threads of the products; None means all
+    random_state : seed; the default gives the same numbers every time
+    verbose : 1 shows the plan and every step of learning
+
+    Attributes
+    ----------
+    classes_ : the labels, sorted
+    kernel_, likelihood_ : the learned kernel, and the likelihood
+    log_marginal_likelihood_value_ : Laplace's approximation of it at the learned hyperparameters; one against the
+        rest, the mean over the classes
+    certificate_ : residual and steps of Newton's method, error bounds and standard errors of the fit; print it
+    learning_, n_iter_ : the steps taken, why they ended, their number
+    report_ : the last linear solve; None in the direct method
+    plan_ : method and memory, decided before the work started
+    posterior_ : the conditioned latent process, for use with torch
+    estimators_ : one classifier for each class, if they are told apart one against the rest. Then `kernel_`,
+        `certificate_`, `learning_` and `report_` are tuples, and there is no `posterior_`
+    """
+
+    def __init__(
+        self,
+        kernel: Any = None,
+        *,
+        likelihood: str = "auto",
+        method: str = "auto",
+        preconditioner: Any = "auto",
+        optimizer: str | None = "lbfgs",
+        max_iter: int | None = None,
+        step_size: float | None = None,
+        probes: int = 8,
+        n_restarts: int = 0,
+        rtol: float = 1e-6,
+        device: str = "auto",
+        dtype: str = "auto",
+        memory: int | str | None = None,
+        n_jobs: int | None = None,
+        random_state: Any = 0,
+        verbose: int = 0,
+    ):
+        self.kernel = kernel
+        self.likelihood = likelihood
+        self.method = method
+        self.preconditioner = preconditioner
+        self.optimizer = optimizer
+        self.max_iter = max_iter
+        self.step_size = step_size
+        self.probes = probes
+        self.n_restarts = n_restarts
+        self.rtol = rtol
+        self.device = device
+        self.dtype = dtype
+        self.memory = memory
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    # learning
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn the hyperparameters and condition the latent functions on the data.
+
+        Parameters
+        ----------
+        X : (n, d)
+        y : (n,) labels of any kind: numbers, strings, booleans
+        """
+        check_options(self.get_params(deep=False))
+        if self.likelihood not in ("auto", *LINKS):
+            raise ValueError(f"likelihood must be 'auto' or one of {', '.join(LINKS)}, not {self.likelihood!r}")
+        with self._all_or_nothing(), narrated(self.verbose):
+            X, y = validate_data(self, X, y, dtype=np.float64)
+            check_classification_targets(y)
+            self.classes_, codes = np.unique(y, return_inverse=True)
+            if len(self.classes_) < 2:
+                raise ValueError(
+                    f"GPClassifier needs at least two classes; y holds only one class, {self.classes_[0]!r}"
+                )
+            for name in ("posterior_", "estimators_"):
+                self.__dict__.pop(name, None)
+            if len(self.classes_) > 2 and self.likelihood in ("probit", "logit"):
+                problems = self._fit_one_against_the_rest(X, codes)
+            else:
+                problems = self._fit_jointly(X, codes)
+        self._warn_of_fit(problems)
+        return self
+
+    def _fit_jointly(self, X: Floats, codes: NDArray[np.int64]) -> list[str]:
+        """Condition one latent function, or one for each class; return what went wrong."""
+        C = len(self.classes_)
+        chosen = ("probit" if C == 2 else "softmax") if self.likelihood == "auto" else self.likelihood
+        problem = self._observations(X, codes, classes=C if chosen == "softmax" else 1)
+        kernel = self._first_kernel(first_kernel(problem.X, START_VARIANCE).bounded(variance=VARIANCES))
+        self._learn_and_condition(problem, LatentProcess(kernel, LINKS[chosen]()))
+        return self._problems()
+
+    def _fit_one_against_the_rest(self, X: Floats, codes: NDArray[np.int64]) -> list[str]:
+        """Condition one latent function for each class, independently; return what went wrong."""
+        machines, problems = [], []
+        for c, label in enumerate(self.classes_):
+            machine = clone(self)
+            machine.classes_, machine.n_features_in_ = np.array([False, True]), self.n_features_in_
+            problems += [f"class {label!s}: {problem}" for problem in machine._fit_jointly(X, (codes == c).astype(int))]
+            machines.append(machine)
+        self._keep_machines(machines)
+        return problems
+
+    def _keep_machines(self, machines: "list[GPClassifier]") -> None:
+        self.estimators_ = tuple(machines)
+        for name in ("kernel_", "certificate_", "learning_", "report_"):
+            setattr(self, name, tuple(getattr(machine, name) for machine in machines))
+        self.plan_, self.likelihood_ = machines[0].plan_, machines[0].likelihood_
+        self.n_iter_ = max(machine.n_iter_ for machine in machines)
+        self.log_marginal_likelihood_value_ = float(np.mean([m.log_marginal_likelihood_value_ for m in machines]))
+
+    def log_marginal_likelihood(self, theta: Any = None, eval_gradient: bool = False) -> Any:
+        """Return Laplace's log marginal likelihood of the training data at log hyperparameters of the kernel.
+
+        One against the rest, it is the mean over the classes, and ``theta`` serves them all.
+        """
+        if not self._is_one_against_the_rest():
+            return super().log_marginal_likelihood(theta, eval_gradient)
+        found = [machine.log_marginal_likelihood(theta, eval_gradient) for machine in self.estimators_]
+        if not eval_gradient:
+            return float(np.mean(found))
+        return float(np.mean([value for value, _ in found])), np.mean([gradient for _, gradient in found], axis=0)
+
+    # prediction
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the labels of largest probability.
+
+        Two classes need the latent mean alone. Of more, points whose largest latent mean leads by more than ½ are
+        decided by it, the others by their probabilities, which cost C solves a point.
+        """
+        if self._is_one_against_the_rest():
+            return self.classes_[self.predict_proba(X).argmax(axis=1)]
+        points = self._points(X)
+        mean = self.posterior_.mean(points)
+        if mean.shape[1] == 1:
+            return self.classes_[(mean[:, 0] > 0).long().cpu().numpy()]
+        best = mean.topk(2, dim=1)
+        winners, open_ = best.indices[:, 0].clone(), best.values.diff(dim=1)[:, 0] > -CLEAR
+        if bool(open_.any()):
+            winners[open_] = self._softmax_probabilities(points[open_]).argmax(1)
+        return self.classes_[winners.cpu().numpy()]
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Return (t, C) probabilities of the classes, in the order of `classes_`, averaged over the latent values.
+
+        Exact for the probit, to 1e-6 for the logit, with standard errors below 1e-3 for the softmax.
+        """
+        if self._is_one_against_the_rest():
+            X = validate_data(self, X, dtype=np.float64, reset=False)
+            P = np.stack([machine.predict_proba(X)[:, 1] for machine in self.estimators_], axis=1)
+            total = P.sum(axis=1, keepdims=True)
+            return np.where(total > 0, P / np.where(total > 0, total, 1.0), 1 / P.shape[1])
+        points = self._points(X)
+        if self.posterior_.problem.classes > 1:
+            return self._softmax_probabilities(points).cpu().numpy()
+        return self._two_probabilities(points).cpu().numpy()
+
+    def decision_function(self, X: Any) -> Floats:
+        """Return the latent means (t, C); for two classes (t,) the log-odds of the second, which order as it does.
+
+        A latent mean would not: the larger its variance, the less it says.
+        """
+        check_is_fitted(self)
+        if len(self.classes_) > 2:
+            mean: Floats = self.latent(X)
+            return mean
+        P = np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny)
+        odds: Floats = np.log(P[:, 1]) - np.log(P[:, 0])
+        return odds
+
+    def latent(self, X: Any, return_std: bool = False) -> Any:
+        """Return the mean of the latent functions at X, and if asked for their standard deviation.
+
+        (t,) for two classes with one latent function, else (t, C).
+        """
+        if self._is_one_against_the_rest():
+            X = validate_data(self, X, dtype=np.float64, reset=False)
+            found = [machine.latent(X, return_std) for machine in self.estimators_]
+            if not return_std:
+                return np.stack(found, axis=1)
+            return tuple(np.stack(values, axis=1) for values in zip(*found, strict=True))
+        points = self._points(X)
+        if not return_std:
+            return self._one_or_many(self.posterior_.mean(points))
+        prediction = self._with_covariance(points)
+        variance = prediction.covariance.diagonal(dim1=1, dim2=2)  # type: ignore[union-attr]
+        return self._one_or_many(prediction.mean), self._one_or_many(variance.sqrt())
+
+    def _two_probabilities(self, points: Tensor) -> Tensor:
+        """Return (t, 2) probabilities of one latent function; small ones keep their digits."""
+        found = self._with_covariance(points)
+        mean = found.mean[:, 0]
+        rarer, _ = self.likelihood_.predict(-mean.abs(), found.covariance[:, 0, 0])  # type: ignore[index]
+        first = torch.where(mean > 0, rarer, 1 - rarer)
+        return torch.stack([first, torch.where(mean > 0, 1 - rarer, rarer)], 1)
+
+    def _softmax_probabilities(self, points: Tensor) -> Tensor:
+        found = self._with_covariance(points)
+        values, vectors = torch.linalg.eigh(found.covariance)
+        root = vectors * values.clamp_min(0).sqrt()[:, None, :]
+        generator = child(seeded(self.posterior_.numerics.seed), "probabilities")
+        probabilities, _ = self.likelihood_.predictive_probabilities(found.mean, root, generator)
+        return probabilities / probabilities.sum(1, keepdim=True)
+
+    def _is_one_against_the_rest(self) -> bool:
+        check_is_fitted(self)
+        return len(self.classes_) > 2 and not isinstance(self.likelihood_, Softmax)
+
+    def _one_or_many(self, values: Tensor) -> Floats:
+        return values[:, 0].cpu().numpy() if values.shape[1] == 1 else values.cpu().numpy()

@@ -1,0 +1,219 @@
+"""Gaussian process regression for counts, proportions, positive amounts and outliers."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import RegressorMixin
+from sklearn.metrics import r2_score
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from torch import Tensor
+
+from kernelcg.estimators.data import as_tensor
+from kernelcg.estimators.latent_machine import Floats, LatentMachine
+from kernelcg.estimators.settings import START_NOISE, check_options, first_kernel, narrated
+from kernelcg.inference.latent import LatentProcess
+from kernelcg.inference.model import spread_of
+from kernelcg.likelihoods import Binomial, Gamma, Gaussian, Likelihood, NegativeBinomial, Poisson, StudentT
+
+LIKELIHOODS: Mapping[str, Callable[[float], Likelihood]] = {
+    "student_t": lambda spread: StudentT(torch.tensor(START_NOISE**0.5 * spread, dtype=torch.float64)),
+    "gaussian": lambda spread: Gaussian(torch.tensor(START_NOISE * spread**2, dtype=torch.float64)),
+    "poisson": lambda _: Poisson(),
+    "negative_binomial": lambda _: NegativeBinomial(),
+    "binomial": lambda _: Binomial(),
+    "gamma": lambda _: Gamma(),
+}
+"""The likelihoods by name, from the spread of y."""
+
+IDENTITY = (Gaussian, StudentT)
+"""Likelihoods whose latent value is the centre of y, in its units."""
+
+NORMAL_MAD = 1.4826
+"""Standard deviation of a Gaussian in units of its median absolute deviation."""
+
+
+class GPGeneralizedRegressor(RegressorMixin, LatentMachine):  # type: ignore[misc]  # sklearn is untyped
+    """Gaussian process regression with a likelihood of its own: counts, proportions, positive amounts, heavy tails.
+
+    The latent function is what a `GPRegressor` has; y given its value follows the likelihood, which is reached by
+    Laplace's approximation and preconditioned conjugate gradients. It is a sibling of `GPRegressor` rather than an
+    option: there y is standardised, may have several columns and known variances, and drift and noise are integrated
+    exactly. Nothing of that carries over to a count.
+
+    Parameters
+    ----------
+    kernel : kernelcg or scikit-learn kernel of the latent function; None means Matérn-3/2 with one lengthscale per
+        feature and a variance. The latent function is log E[y] for "poisson", "negative_binomial" and "gamma", the
+        log-odds for "binomial", and in the units of y for "student_t" and "gaussian". There is no noise: a
+        WhiteKernel is refused
+    likelihood : "student_t", robust against outliers; "poisson" or, where counts vary more than that,
+        "negative_binomial"; "binomial", y successes among ``exposure`` trials; "gamma", positive amounts;
+        "gaussian", for comparison; or a `kernelcg.likelihoods.Likelihood`, whose hyperparameters may be fixed, bounded
+        or given a prior, one of your own included. Its hyperparameters are learned with those of the kernel
+    mean : "constant", "zero" or "linear" drift of the latent function, fitted with its mode
+    method, preconditioner, optimizer, max_iter, step_size, probes, n_restarts, rtol, device, dtype, memory, n_jobs, \
+    random_state, verbose : as in `GPClassifier`
+
+    Attributes
+    ----------
+    kernel_, likelihood_ : as learned
+    log_marginal_likelihood_value_ : Laplace's approximation of it at the learned hyperparameters
+    certificate_ : residual and steps of Newton's method, error bounds and standard errors of the fit; print it
+    learning_, n_iter_ : the steps taken, why they ended, their number
+    report_ : the last linear solve; None in the direct method
+    plan_ : method and memory, decided before the work started
+    posterior_ : the conditioned latent process, for use with torch
+    """
+
+    def __init__(
+        self,
+        kernel: Any = None,
+        *,
+        likelihood: Any = "student_t",
+        mean: str = "constant",
+        method: str = "auto",
+        preconditioner: Any = "auto",
+        optimizer: str | None = "lbfgs",
+        max_iter: int | None = None,
+        step_size: float | None = None,
+        probes: int = 8,
+        n_restarts: int = 0,
+        rtol: float = 1e-6,
+        device: str = "auto",
+        dtype: str = "auto",
+        memory: int | str | None = None,
+        n_jobs: int | None = None,
+        random_state: Any = 0,
+        verbose: int = 0,
+    ):
+        self.kernel = kernel
+        self.likelihood = likelihood
+        self.mean = mean
+        self.method = method
+        self.preconditioner = preconditioner
+        self.optimizer = optimizer
+        self.max_iter = max_iter
+        self.step_size = step_size
+        self.probes = probes
+        self.n_restarts = n_restarts
+        self.rtol = rtol
+        self.device = device
+        self.dtype = dtype
+        self.memory = memory
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    # learning
+
+    def fit(self, X: Any, y: Any, exposure: Any = None) -> Self:
+        """Learn the hyperparameters and condition the latent function on the data.
+
+        Parameters
+        ----------
+        X : (n, d)
+        y : (n,) what the likelihood allows: numbers, counts, positive amounts
+        exposure : (n,) or one number: the time or area behind each count ("poisson", "negative_binomial"), the number
+            of trials ("binomial"); None means 1. The other likelihoods ignore it
+        """
+        check_options(self.get_params(deep=False))
+        with self._all_or_nothing(), narrated(self.verbose):
+            X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+            problem = self._observations(X, y, _checked_exposure(exposure, len(X)), mean=self.mean)
+            likelihood, variance = self._first_likelihood(problem.y)
+            likelihood.check(problem.y, problem.exposure)
+            kernel = self._first_kernel(first_kernel(problem.X, variance))
+            self._learn_and_condition(problem, LatentProcess(kernel, likelihood))
+        self._warn_of_fit(self._problems())
+        return self
+
+    def _first_likelihood(self, y: Tensor) -> tuple[Likelihood, float]:
+        """Return the likelihood from which learning starts, and a variance that suits its latent function."""
+        robust = self.likelihood == "student_t" or isinstance(self.likelihood, StudentT)
+        spread = _robust_spread(y) if robust else float(spread_of(y[:, None])) or 1.0
+        if isinstance(self.likelihood, Likelihood):
+            found = self.likelihood
+        elif isinstance(self.likelihood, str) and self.likelihood in LIKELIHOODS:
+            found = LIKELIHOODS[self.likelihood](spread)
+        else:
+            raise ValueError(
+                f"likelihood must be one of {', '.join(LIKELIHOODS)} or a kernelcg.likelihoods.Likelihood, not "
+                f"{self.likelihood!r}"
+            )
+        return found, spread**2 if isinstance(found, IDENTITY) else 1.0
+
+    # prediction
+
+    def predict(self, X: Any, exposure: Any = None, return_std: bool = False) -> Any:
+        """Return the predictive mean of y at X, and if asked for its standard deviation.
+
+        Both average over the latent value; the standard deviation is that of a new observation. For "student_t" the
+        mean is the centre, and the standard deviation is infinite where the learned degrees of freedom are at most 2.
+
+        Parameters
+        ----------
+        exposure : (t,) or one number: as in `fit`; None means 1
+        """
+        check_is_fitted(self)
+        points = self._points(X)
+        amounts = self._exposure(exposure, points)
+        if not return_std and isinstance(self.likelihood_, IDENTITY):
+            return self.posterior_.mean(points)[:, 0].cpu().numpy()
+        latent, variance = self._latent(points)
+        mean, spread = self.likelihood_.predict(latent, variance, amounts)
+        return (mean.cpu().numpy(), spread.sqrt().cpu().numpy()) if return_std else mean.cpu().numpy()
+
+    def latent(self, X: Any, return_std: bool = False) -> Any:
+        """Return the mean (t,) of the latent function at X, drift included, and if asked for its standard deviation."""
+        check_is_fitted(self)
+        points = self._points(X)
+        if not return_std:
+            return self.posterior_.mean(points)[:, 0].cpu().numpy()
+        mean, variance = self._latent(points)
+        return mean.cpu().numpy(), variance.sqrt().cpu().numpy()
+
+    def log_predictive_density(self, X: Any, y: Any, exposure: Any = None) -> Floats:
+        """Return (t,) log p(y | x, data), averaged over the latent values: how well new observations were foreseen."""
+        check_is_fitted(self)
+        points = self._points(X)
+        y, amounts = self._observed(y, points), self._exposure(exposure, points)
+        self.likelihood_.check(y, amounts)
+        mean, variance = self._latent(points)
+        return self.likelihood_.log_predictive(y, mean, variance, amounts).cpu().numpy()
+
+    def score(self, X: Any, y: Any, exposure: Any = None, sample_weight: Any = None) -> float:
+        """Return R², the coefficient of determination of the predictive mean."""
+        return float(r2_score(y, self.predict(X, exposure), sample_weight=sample_weight))
+
+    def _latent(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and variance of the latent function."""
+        found = self._with_covariance(points)
+        return found.mean[:, 0], found.covariance[:, 0, 0]  # type: ignore[index]
+
+    def _exposure(self, exposure: Any, points: Tensor) -> Tensor:
+        amounts = as_tensor(_checked_exposure(exposure, len(points))).to(points.device)
+        if not bool(((amounts > 0) & amounts.isfinite()).all()):
+            raise ValueError("exposure must be positive and finite")
+        return amounts
+
+    def _observed(self, y: Any, points: Tensor) -> Tensor:
+        values = as_tensor(column_or_1d(y)).to(points.device)
+        if len(values) != len(points):
+            raise ValueError(f"X has {len(points)} rows but y has {len(values)}")
+        return values
+
+
+def _checked_exposure(exposure: Any, n: int) -> Floats:
+    """Return (n,) exposures."""
+    values = np.asarray(1.0 if exposure is None else exposure, dtype=np.float64)
+    if values.shape not in ((), (n,)):
+        raise ValueError(f"exposure must be one number or {n} of them, not of shape {values.shape}")
+    return np.broadcast_to(values, (n,)).copy()
+
+
+def _robust_spread(y: Tensor) -> float:
+    """Return a standard deviation that a few outliers do not change; 1 if all y are the same."""
+    deviation = NORMAL_MAD * float((y - y.median()).abs().median())
+    return deviation or float(spread_of(y[:, None])) or 1.0

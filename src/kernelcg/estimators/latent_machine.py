@@ -1,0 +1,192 @@
+"""What the estimators with other likelihoods than Gaussian noise share: plan, learning, conditioning, warnings."""
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from kernelcg.backends.base import require_memory
+from kernelcg.errors import ConvergenceWarning
+from kernelcg.estimators.base import ProcessEstimator
+from kernelcg.estimators.data import as_tensor, require_magnitude
+from kernelcg.estimators.regressor import STEPS
+from kernelcg.estimators.settings import (
+    BLOCKS,
+    Plan,
+    chosen_backend,
+    chosen_device,
+    chosen_precision,
+    generator_from,
+    logger,
+)
+from kernelcg.estimators.sklearn_kernels import converted
+from kernelcg.inference.iterative import Numerics
+from kernelcg.inference.laplace_certificate import LaplaceCertificate, laplace_certificate
+from kernelcg.inference.laplace_objective import FACTORS, LaplaceObjective, chosen_laplace_method
+from kernelcg.inference.laplace_posterior import LaplacePosterior, LatentPrediction, condition_laplace
+from kernelcg.inference.latent import LatentProcess, Observations
+from kernelcg.inference.learning import learn
+from kernelcg.inference.lower_bound import affordable_rank
+from kernelcg.inference.newton_systems import IterativeSystems
+from kernelcg.kernels import Kernel
+from kernelcg.preconditioners.base import FACTORS_AT_ONCE
+from kernelcg.randomness import child
+from kernelcg.solvers import SolveReport, Status, Stopping
+
+Floats = NDArray[np.float64]
+
+
+class LatentMachine(ProcessEstimator):
+    """An estimator built on a `LaplacePosterior`."""
+
+    kernel: Any
+    optimizer: str | None
+    max_iter: int | None
+    step_size: float | None
+    probes: int
+    n_restarts: int
+    posterior_: LaplacePosterior
+    certificate_: LaplaceCertificate
+    report_: SolveReport | None
+    kernel_: Any
+    likelihood_: Any
+    n_iter_: int
+
+    def log_marginal_likelihood(self, theta: Any = None, eval_gradient: bool = False) -> Any:
+        """Return Laplace's log marginal likelihood of the training data at log hyperparameters.
+
+        Those of the kernel, then those of the likelihood: ``posterior_.gp.parameter_names()``.
+        """
+        check_is_fitted(self)
+        if theta is None and not eval_gradient:
+            return self.log_marginal_likelihood_value_
+        posterior = self.posterior_
+        gp = posterior.gp if theta is None else posterior.gp.with_log_parameters(as_tensor(theta))
+        objective = self._objective(posterior.problem)
+        objective = replace(objective, numerics=replace(objective.numerics, stopping=Stopping(rtol=self.rtol)))
+        estimate, _ = objective(gp)
+        self._warn_of(estimate.status, "the log marginal likelihood")
+        return (estimate.value, estimate.gradient.numpy()) if eval_gradient else estimate.value
+
+    # steps of a fit
+
+    def _observations(
+        self, X: Any, y: Any, exposure: Any = 1.0, *, mean: str = "zero", classes: int = 1
+    ) -> Observations:
+        """Return the problem on the device, with the backend and the precision that were asked for."""
+        require_magnitude(X, "X", "scale the features, for example by sklearn.preprocessing.StandardScaler")
+        device = chosen_device(self.device)
+        X, y, exposure = (as_tensor(value).to(device) for value in (X, y, exposure))
+        backend, precision = chosen_backend(self.memory, self.n_jobs), chosen_precision(self.dtype)
+        return Observations(X, y, exposure, mean, classes, backend, precision)
+
+    def _first_kernel(self, default: Kernel) -> Kernel:
+        """Return the kernel from which learning starts."""
+        own, white = converted(default if self.kernel is None else self.kernel)
+        if white is not None:
+            raise ValueError("the kernel has a WhiteKernel, but this likelihood has no Gaussian noise; leave it out")
+        return own
+
+    def _numerics(self) -> Numerics:
+        seed = generator_from(self.random_state).initial_seed()
+        stochastic = self.optimizer in ("adagrad", "adam")
+        return Numerics(self.probes, preconditioner=self.preconditioner, seed=seed, rademacher=stochastic)
+
+    def _objective(self, problem: Observations) -> LaplaceObjective:
+        return LaplaceObjective(problem, self.method, self._numerics())
+
+    def _learn_and_condition(self, problem: Observations, gp: LatentProcess) -> None:
+        self.plan_ = planned(problem, self.method, self.probes + problem.H.shape[1])
+        logger.info("plan: %s", self.plan_)
+        self.learning_ = learn(
+            self._objective(problem),
+            gp,
+            optimizer=self.optimizer,
+            max_steps=self.max_iter if self.max_iter is not None else STEPS.get(self.optimizer or "", 0),
+            step_size=self.step_size,
+            restarts=self.n_restarts,
+            generator=child(generator_from(self.random_state), "learning"),
+        )
+        logger.info("learned in %.1f s: %s", self.learning_.seconds, self.learning_.reason)
+        self.posterior_ = condition_laplace(
+            problem, self.learning_.gp, method=self.plan_.method, rtol=self.rtol, numerics=self._numerics()
+        )
+        self.certificate_ = laplace_certificate(self.posterior_, tolerance=self.rtol)
+        self.report_ = last_report(self.posterior_)
+        self.n_iter_ = max(len(self.learning_.steps), 1)
+        self._name_results()
+        logger.info("%s", self.certificate_)
+
+    def _name_results(self) -> None:
+        """Make attributes of what users look for first."""
+        self.kernel_, self.likelihood_ = self.posterior_.gp.kernel, self.posterior_.gp.likelihood
+        self.log_marginal_likelihood_value_ = self.certificate_.log_marginal_likelihood
+
+    # what went wrong
+
+    def _problems(self) -> list[str]:
+        """Return in plain words what did not converge and what to do, if anything."""
+        learning, found = self.learning_, []
+        if learning.failures:
+            found.append(
+                f"{learning.failures} of {learning.evaluations} evaluations while learning did not converge (see "
+                "learning_; bound the hyperparameters, or try another preconditioner or method='direct')"
+            )
+        if not learning.converged:
+            found.append(f"learning ended early: {learning.reason} (see learning_; raise max_iter, or start elsewhere)")
+        if not self.certificate_.met:
+            found.append(
+                f"the fit is NOT exact: {self.certificate_.reason} (see certificate_; raise rtol, bound the variance "
+                "of the kernel, or try method='direct')"
+            )
+        return found
+
+    def _warn_of_fit(self, problems: list[str]) -> None:
+        if problems:
+            warnings.warn("; ".join(problems), ConvergenceWarning, stacklevel=3)
+
+    def _warn_of(self, status: Status, what: str) -> None:
+        if status is not Status.CONVERGED:
+            message = f"{what} did not reach its tolerance: {status.value}; try method='direct' or a larger memory"
+            warnings.warn(message, ConvergenceWarning, stacklevel=4)
+
+    # prediction
+
+    def _posterior(self) -> LaplacePosterior:
+        """Return the conditioned process with its factors, made again after unpickling or loading."""
+        if self.posterior_.is_lean:
+            self.posterior_ = self.posterior_.restored()
+        return self.posterior_
+
+    def _with_covariance(self, points: Tensor) -> LatentPrediction:
+        found = self._posterior().predict(points, covariance=True)
+        self._warn_of(found.status, "the latent variance")
+        return found
+
+
+def planned(problem: Observations, method: str, columns: int) -> Plan:
+    """Return the plan for these data; raise `MemoryBudgetExceeded` if not even the leanest way fits the budget."""
+    (n, d), N = problem.X.shape, problem.size
+    chosen, reason = chosen_laplace_method(problem, method)
+    budget = problem.backend.budget()
+    expected = 8 * (3 * n * d + 12 * N)
+    if chosen == "direct":
+        expected += FACTORS * 8 * N * N
+    else:
+        expected += BLOCKS * 8 * N * columns
+        expected += FACTORS_AT_ONCE * 8 * n * affordable_rank(n, max(budget - expected, 0))
+    require_memory(expected, budget, f"fitting {N} latent values by the {chosen} method")
+    return Plan(n, d, chosen, reason, problem.X.device.type, expected, budget)
+
+
+def last_report(posterior: LaplacePosterior) -> SolveReport | None:
+    """Return the record of the last linear solve, without its solution; None in the direct method."""
+    systems = posterior.systems
+    if not isinstance(systems, IterativeSystems) or not systems.reports:
+        return None
+    report = systems.reports[-1]
+    return replace(report, solution=report.solution[:0])
