@@ -148,3 +148,13 @@ def test_pathwise_checks_its_arguments():
         pathwise(given_data, torch.zeros(3, 2), 0, seeded(0))
     with pytest.raises(ValueError, match="X has 3 features but the model was fitted to 2"):
         pathwise(given_data, torch.zeros(3, 3), 1, seeded(0))
+
+
+def test_known_noise_does_not_roughen_draws_of_the_latent_process():
+    """Between equal points pathwise draws differ by their white noise alone, whatever is known of the data."""
+    X = torch.linspace(0, 5, 200, dtype=torch.float64)[:, None]
+    problem = Regression(X, X.sin(), torch.ones(200, dtype=torch.float64))
+    posterior = condition(problem, GaussianProcess(RBF(1.0), Noise(1e-6)), method="direct", generator=seeded(0))
+    found = pathwise(posterior, X[[50, 50]], 200, seeded(1))
+    white = 0.5 * float((found[0, 0] - found[1, 0]).var())
+    assert 0.2e-6 < white < 5e-6

@@ -16,7 +16,10 @@ FACTORISED_POINTS = 1000
 """New points up to which their covariance is computed and factorised."""
 
 NUGGET = 1e-3
-"""Variance of the white noise in pathwise draws of the latent process, relative to that of the observations."""
+"""Variance of the white noise in pathwise draws of the latent process, relative to the noise variance."""
+
+LATENT = 1e-3
+"""The least noise variance that is reckoned with there, relative to the variance of the process."""
 
 KRYLOV_STEPS = 60
 """Expected steps of a square-root product, each of which keeps a block of n numbers a draw."""
@@ -55,8 +58,9 @@ def pathwise(
 
     .. math:: f_* = m(y) + g_* - m(g)
 
-    has the posterior's mean and covariance. Draws of the latent process carry white noise of a thousandth of the
-    noise variance, which keeps the joint matrix well conditioned.
+    has the posterior's mean and covariance. Draws of the latent process carry white noise, which keeps the joint
+    matrix well conditioned: a thousandth of the noise variance or, if that is more but no more than a thousandth of
+    what the observations have, a millionth of the variance of the process.
 
     References
     ----------
@@ -68,7 +72,8 @@ def pathwise(
     problem, A, c = posterior.problem, posterior.A, posterior.weights.X.shape[1]
     n, t = len(problem), len(X)
     noise = posterior.gp.noise.variance.item()
-    nugget = noise if noisy else NUGGET * float(A.diagonal.mean())
+    visible = max(noise, LATENT * float(A.kernel_diagonal().mean()))
+    nugget = noise if noisy else NUGGET * min(visible, float(A.diagonal.mean()))
     diagonal = torch.cat([A.diagonal, A.diagonal.new_full((t,), nugget)])
     joint = KernelPlusDiagonal(A.kernel, torch.cat([A.X, X]), diagonal, backend=A.backend)
     P = LowerBound.of(joint, child(generator, "joint")).P
