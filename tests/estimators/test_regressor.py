@@ -607,6 +607,7 @@ EVERYDAY = {
 
 
 @pytest.mark.filterwarnings("ignore:learning ended early:kernelcg.errors.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore:nothing was learned:kernelcg.errors.ConvergenceWarning")
 @pytest.mark.parametrize("mean", ["constant", "linear", "zero"])
 @pytest.mark.parametrize("name", EVERYDAY)
 def test_awkward_data_give_sensible_numbers(name, mean):

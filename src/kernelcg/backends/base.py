@@ -89,7 +89,7 @@ def require_memory(needed: int, budget: int, what: str) -> None:
     if needed > budget:
         raise MemoryBudgetExceeded(
             f"{what} needs {needed / 1e9:.3g} GB but the budget is {budget / 1e9:.3g} GB; raise the memory "
-            "argument, use fewer rows or columns, or a method that does not store the matrix"
+            "argument or use fewer rows or columns"
         )
 
 

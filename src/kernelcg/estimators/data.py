@@ -10,6 +10,12 @@ from torch import Tensor
 
 Floats = NDArray[np.float64]
 
+LARGEST = 1e150
+"""Numbers up to which squares can be summed."""
+
+LARGEST_VARIANCE = 1e100
+"""The same for variances, which are multiplied and divided by each other."""
+
 ROUNDING = 1e-14
 """Standard deviation, relative to the largest number, that is nothing but rounding."""
 
@@ -57,14 +63,23 @@ def checked_noise_variance(noise_variance: Any, n: int) -> Floats | None:
     return np.broadcast_to(values, (n,)).copy()
 
 
+def require_magnitude(values: Floats, name: str, remedy: str, *, least: float = 0.0, most: float = LARGEST) -> None:
+    """Raise unless the largest number is finite and within these limits, or all are 0."""
+    largest = float(np.abs(values).max())
+    if not (largest == 0 or least <= largest <= most):
+        raise ValueError(f"{name} reaches {largest:.3g}, which float64 cannot work with; {remedy}")
+
+
 def scaling(Y: Floats, normalize: bool, *, common: bool) -> tuple[Floats, Floats]:
     """Return mean and standard deviation of each column; one for all columns if their units must agree."""
     c = Y.shape[1]
     if not normalize:
         return np.zeros(c), np.ones(c)
+    require_magnitude(Y, "y", "use other units of y", most=LARGEST**2)
     largest = np.full(c, np.abs(Y).max()) if common else np.abs(Y).max(axis=0)
     unit = np.where(largest > 0, largest, 1.0)
     spread = np.std(Y / unit, axis=0)  # of numbers whose squares neither over- nor underflow
     if common:
         spread = np.full(c, np.sqrt(np.mean(spread**2)))
-    return np.mean(Y, axis=0), np.where(spread <= ROUNDING, 1.0, spread * unit)
+    constant = spread <= ROUNDING
+    return np.where(constant, Y[0], np.mean(Y, axis=0)), np.where(constant, 1.0, spread * unit)

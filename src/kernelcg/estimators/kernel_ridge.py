@@ -10,12 +10,14 @@ from torch import Tensor
 from kernelcg.arguments import positive
 from kernelcg.estimators.data import as_tensor
 from kernelcg.estimators.machine import KernelMachine
+from kernelcg.estimators.search import unlearned
 from kernelcg.estimators.settings import (
     check_options,
     generator_from,
     logger,
     narrated,
     planned,
+    require_range,
 )
 from kernelcg.estimators.sklearn_kernels import converted, sklearn_pairwise
 from kernelcg.inference.certificate import certificate
@@ -37,6 +39,8 @@ class KernelRidge(KernelMachine):
     """Kernel ridge regression, (K + αI) a = y, solved to a certified residual in O(n d) memory.
 
     The common parameters and kernels of scikit-learn's KernelRidge mean the same here and give the same predictions.
+    There is one alpha for all outputs (for others fit one model each), no ``kernel_params`` and no callable or
+    precomputed kernel (write a subclass of `kernelcg.kernels.Kernel`), and a WhiteKernel is added to alpha.
 
     Parameters
     ----------
@@ -153,13 +157,14 @@ class KernelRidge(KernelMachine):
     def _select_and_solve(self, problem: Regression, gp: GaussianProcess) -> None:
         self.plan_ = planned(problem, self.method, self.probes + problem.Y.shape[1])
         logger.info("plan: %s", self.plan_)
+        require_range(gp.kernel, problem)
         generator = generator_from(self.random_state)
         seed = generator.initial_seed()
         if self.selection is None:
             self.learning_ = Learned(gp, (), 0, True, "hyperparameters as given", 0.0)
         else:
             numerics = Numerics(self.probes, preconditioner=self.preconditioner, seed=seed)
-            self.learning_ = learn(
+            self.learning_ = unlearned(problem, gp) or learn(
                 Objective(problem, self.selection, self.method, numerics),
                 gp,
                 max_steps=STEPS if self.max_iter is None else self.max_iter,
@@ -173,4 +178,4 @@ class KernelRidge(KernelMachine):
         self.report_ = self.posterior_.report
         self.certificate_ = certificate(self.posterior_, probes=0, seed=seed)
         logger.info("%s", self.certificate_)
-        self._warn_of_fit(stacklevel=4)
+        self._warn_of_fit(gp, stacklevel=4)

@@ -10,7 +10,8 @@ from torch import Generator
 
 from kernelcg.errors import ConvergenceWarning
 from kernelcg.estimators.base import ProcessEstimator
-from kernelcg.estimators.data import as_tensor
+from kernelcg.estimators.data import as_tensor, require_magnitude
+from kernelcg.estimators.search import runaways
 from kernelcg.estimators.settings import chosen_backend, chosen_device, chosen_precision, generator_from
 from kernelcg.inference.certificate import Certificate
 from kernelcg.inference.conditioning import condition
@@ -31,6 +32,8 @@ class KernelMachine(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # type
 
     def _regression(self, X: Any, Y: Any, known: Any, mean: str) -> Regression:
         """Return the problem on the device, with the backend and the precision that were asked for."""
+        remedy = "scale the features, for example by sklearn.preprocessing.StandardScaler"
+        require_magnitude(X, "X", remedy)
         device = chosen_device(self.device)
         X, Y, known = (None if value is None else as_tensor(value).to(device) for value in (X, Y, known))
         return Regression(X, Y, known, mean, chosen_backend(self.memory, self.n_jobs), chosen_precision(self.dtype))
@@ -55,27 +58,41 @@ class KernelMachine(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # type
     def _shaped(self, values: Floats) -> Floats:
         return values if self._y_shape else values[:, 0]
 
-    def _warn_of_fit(self, *, learned: bool = True, stacklevel: int) -> None:
-        """Say in one warning what did not converge and what to do, if anything."""
+    def _warn_of_fit(self, start: GaussianProcess | None, *, stacklevel: int) -> None:
+        """Say in one warning what went wrong and what to do, if anything; nothing was learned without a ``start``."""
         learning, problems = self.learning_, []
-        if learned and learning.failures:
+        if start is not None and learning.failures:
             problems.append(
                 f"{learning.failures} of {learning.evaluations} evaluations while learning did not converge (see "
-                "learning_; bound the noise from below, or try another preconditioner or method='direct')"
+                f"learning_; bound the noise from below{self._or_directly()})"
             )
-        if learned and not learning.converged:
+        if start is not None and not learning.converged:
             problems.append(
                 f"learning ended early: {learning.reason} (see learning_; raise max_iter, or start elsewhere)"
+                if learning.evaluations
+                else learning.reason
             )
+        if start is not None:
+            problems += runaways(start, learning.gp)
         if not self.certificate_.met:
             problems.append(
-                f"the fit is NOT exact: {self.certificate_.status.value} (see certificate_ and report_; "
-                "raise the noise or rtol, or try method='direct')"
+                f"the fit is NOT exact: {_event(self.certificate_.status)} (see certificate_ and report_; raise the "
+                f"noise, scale the data{self._or_directly()})"
             )
         if problems:
             warnings.warn("; ".join(problems), ConvergenceWarning, stacklevel=stacklevel)
 
-    def _warn_of(self, status: Status, what: str) -> None:
+    def _or_directly(self) -> str:
+        """Return the advice to factorise, unless that was done."""
+        done = self.plan_.method == "direct" or any(one.what == "direct" for one in self.posterior_.report.attempts)
+        return "" if done else ", or try method='direct'"
+
+    def _warn_of(self, status: Status, what: str, advice: str = "raise the noise or rtol") -> None:
         if status is not Status.CONVERGED:
-            message = f"{what} did not reach its tolerance: {status.value}; return_bound=True gives error bounds"
+            message = f"{what} did not reach its tolerance: {_event(status)}; {advice}"
             warnings.warn(message, ConvergenceWarning, stacklevel=3)
+
+
+def _event(status: Status) -> str:
+    """Return what happened, without the advice for those who call a solver themselves."""
+    return status.value.partition(";")[0]

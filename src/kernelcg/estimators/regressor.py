@@ -9,8 +9,16 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from kernelcg.estimators.data import as_tensor, checked_noise_variance, scaling, without_missing
+from kernelcg.estimators.data import (
+    LARGEST_VARIANCE,
+    as_tensor,
+    checked_noise_variance,
+    require_magnitude,
+    scaling,
+    without_missing,
+)
 from kernelcg.estimators.machine import KernelMachine
+from kernelcg.estimators.search import unlearned
 from kernelcg.estimators.settings import (
     Plan,
     check_options,
@@ -19,6 +27,7 @@ from kernelcg.estimators.settings import (
     logger,
     narrated,
     planned,
+    require_range,
 )
 from kernelcg.inference.bounds import UNIT_ROUNDOFF
 from kernelcg.inference.certificate import certificate
@@ -75,7 +84,8 @@ class GPRegressor(KernelMachine):
         WhiteKernel becomes the noise. Without bounds a hyperparameter stays within five orders of magnitude of its
         start; `learning_` says which ended on a bound.
     noise : variance of the noise from which learning starts, in units of the variance of y if ``normalize_y``; a
-        `kernelcg.inference.Noise` may be fixed, bounded or given a prior. None means 0.1
+        `kernelcg.inference.Noise` may be fixed, bounded or given a prior. None means a tenth of the variance of y, or
+        of that of the kernel if that is less
     method : "direct" (Cholesky), "iterative" (preconditioned CG) or "auto"
     preconditioner : "auto", the name of a recipe (see `kernelcg.preconditioners.available`), a recipe, or None for
         plain CG; where it does not suffice, one is chosen and the report says so
@@ -173,6 +183,7 @@ class GPRegressor(KernelMachine):
             Y = y.reshape(len(y), -1).astype(np.float64)
             self.y_mean_, self.y_scale_ = scaling(Y, self.normalize_y, common=known is not None)
             problem = self._problem(X, Y, known)
+            self.plan_ = planned(problem, self.method, self.probes + problem.Y.shape[1] + problem.H.shape[1])
             gp = first_process(self.kernel, self.noise, problem.X, problem.Y)
             self._learn_and_condition(problem, gp, self.optimizer)
         return self
@@ -202,12 +213,12 @@ class GPRegressor(KernelMachine):
                 preconditioner=self.preconditioner,
                 generator=generator,
             )
+            self.plan_ = plan
             if learn:
                 self._learn_and_condition(posterior.problem, posterior.gp, self.optimizer or "lbfgs")
             else:
-                self.plan_ = plan
                 self._keep(posterior, self.learning_)
-                self._warn_of_fit(learned=False, stacklevel=3)
+                self._warn_of_fit(None, stacklevel=3)
         return self
 
     def log_marginal_likelihood(self, theta: Any = None, eval_gradient: bool = False) -> Any:
@@ -252,7 +263,7 @@ class GPRegressor(KernelMachine):
         if return_cov and not return_bound:
             return self._in_units(posterior.mean(points)), self._covariance(posterior, points, include_noise)
         found = posterior.predict(points, variance=return_std, bound=return_bound, latent=not include_noise)
-        self._warn_of(found.status, "the predictive variance")
+        self._warn_of(found.status, "the predictive variance", "return_bound=True gives error bounds")
         answer: list[Any] = [self._in_units(found.mean)]
         if return_std:
             answer.append(self._std(found.variance, include_noise))
@@ -263,8 +274,12 @@ class GPRegressor(KernelMachine):
         return tuple(answer)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0, include_noise: bool = True) -> Floats:
-        """Return joint draws at the rows of X, (t, n_samples) or (t, c, n_samples)."""
+        """Return joint draws at the rows of X, (t, n_samples) or (t, c, n_samples).
+
+        Beyond a thousand points those without noise still have about a thousandth of its variance.
+        """
         check_is_fitted(self)
+        check_options({"n_samples": n_samples, "preconditioner": None})
         generator = child(generator_from(random_state), "samples")
         values = draws(self._posterior(), self._points(X), n_samples, generator, noisy=include_noise).cpu().numpy()
         values = values * self.y_scale_[:, None] + self.y_mean_[:, None]
@@ -289,8 +304,13 @@ class GPRegressor(KernelMachine):
     # steps of a fit
 
     def _problem(self, X: Floats, Y: Floats, known: Floats | None) -> Regression:
-        known = None if known is None else known / self.y_scale_[0] ** 2
-        return self._regression(X, (Y - self.y_mean_) / self.y_scale_, known, self.mean)
+        Y, remedy = (Y - self.y_mean_) / self.y_scale_, "use normalize_y=True, or other units of y"
+        require_magnitude(Y, "y", remedy, least=1 / LARGEST_VARIANCE, most=LARGEST_VARIANCE)
+        if known is not None:
+            known = known / self.y_scale_[0] / self.y_scale_[0]
+            remedy = "it is in the units of y²; leave out observations that say nothing"
+            require_magnitude(known, "noise_variance, relative to the variance of y,", remedy, most=LARGEST_VARIANCE)
+        return self._regression(X, Y, known, self.mean)
 
     def _plan_with(self, more: Regression) -> Plan:
         """Return the plan for the present data and further ones."""
@@ -306,10 +326,10 @@ class GPRegressor(KernelMachine):
         return Objective(problem, method=self.method, numerics=numerics)
 
     def _learn_and_condition(self, problem: Regression, gp: GaussianProcess, optimizer: str | None) -> None:
-        self.plan_ = planned(problem, self.method, self.probes + problem.Y.shape[1] + problem.H.shape[1])
         logger.info("plan: %s", self.plan_)
+        require_range(gp.kernel, problem)
         generator = generator_from(self.random_state)
-        learned = learn(
+        learned = (unlearned(problem, gp) if optimizer else None) or learn(
             self._objective(problem),
             gp,
             optimizer=optimizer,
@@ -320,7 +340,7 @@ class GPRegressor(KernelMachine):
         )
         logger.info("learned in %.1f s: %s", learned.seconds, learned.reason)
         self._keep(self._conditioned(problem, learned.gp, generator), learned)
-        self._warn_of_fit(stacklevel=4)
+        self._warn_of_fit(gp, stacklevel=4)
 
     def _keep(self, posterior: Posterior, learned: Learned) -> None:
         seed = generator_from(self.random_state).initial_seed()
@@ -355,7 +375,7 @@ class GPRegressor(KernelMachine):
 
     def _covariance(self, posterior: Posterior, points: Tensor, include_noise: bool) -> Floats:
         C, status = posterior.joint(points, copies=1 + len(self.y_scale_))
-        self._warn_of(status, "the predictive covariance")
+        self._warn_of(status, "the predictive covariance", "return_bound=True gives error bounds")
         if include_noise:
             C.diagonal().add_(self.noise_)
         values: Floats = C.cpu().numpy()[:, :, None] * self.y_scale_**2

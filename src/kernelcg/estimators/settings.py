@@ -17,12 +17,13 @@ from kernelcg import backends
 from kernelcg.arguments import positive
 from kernelcg.backends import Backend
 from kernelcg.backends.base import require_memory
+from kernelcg.estimators.data import require_magnitude
 from kernelcg.estimators.sklearn_kernels import converted
 from kernelcg.inference.learning import OPTIMIZERS
 from kernelcg.inference.lower_bound import affordable_rank
-from kernelcg.inference.model import DRIFTS, GaussianProcess, Noise, Regression, spread_of
+from kernelcg.inference.model import DRIFTS, GaussianProcess, Noise, Regression, central_spread_of, spread_of
 from kernelcg.inference.objective import FACTORS, METHODS, chosen_method
-from kernelcg.kernels import Matern
+from kernelcg.kernels import Kernel, Matern
 from kernelcg.preconditioners import Preconditioner, available
 from kernelcg.preconditioners.base import FACTORS_AT_ONCE
 from kernelcg.randomness import seeded
@@ -30,7 +31,7 @@ from kernelcg.randomness import seeded
 logger = logging.getLogger("kernelcg")
 
 START_NOISE = 0.1
-"""Noise variance from which learning starts, relative to the variance of y."""
+"""Noise variance from which learning starts, relative to the variance of y or that of the kernel, if less."""
 
 PRECISIONS = {"auto": None, None: None, "float32": torch.float32, "float64": torch.float64}
 
@@ -43,9 +44,9 @@ def check_options(options: Mapping[str, Any]) -> None:
     for name, value in options.items():
         if name in OPTIONS and not OPTIONS[name][0](value):
             raise ValueError(f"{name} must be {OPTIONS[name][1]}, not {value!r}")
-    recipes = (None, "auto", *available())
+    recipes = ("auto", *available())
     given = options.get("preconditioner")
-    if not (isinstance(given, Preconditioner) or given in recipes):
+    if not (isinstance(given, Preconditioner) or given is None or (isinstance(given, str) and given in recipes)):
         raise ValueError(f"preconditioner must be 'auto', a recipe, or one of {', '.join(available())}, not {given!r}")
 
 
@@ -58,16 +59,20 @@ def _number(value: Any) -> bool:
 
 
 OPTIONS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "method": (lambda v: v in METHODS, f"one of {', '.join(METHODS)}"),
-    "optimizer": (lambda v: v is None or v in OPTIMIZERS, f"one of {', '.join(OPTIMIZERS)} or None"),
+    "method": (lambda v: isinstance(v, str) and v in METHODS, f"one of {', '.join(METHODS)}"),
+    "optimizer": (
+        lambda v: v is None or (isinstance(v, str) and v in OPTIMIZERS),
+        f"one of {', '.join(OPTIMIZERS)} or None",
+    ),
     "max_iter": (lambda v: v is None or _whole(v, 0), "a whole number of steps, not negative, or None"),
     "step_size": (lambda v: v is None or (_number(v) and 0 < v < float("inf")), "a positive number or None"),
     "probes": (lambda v: _whole(v, 1), "a whole number, at least 1"),
+    "n_samples": (lambda v: _whole(v, 1), "a whole number, at least 1"),
     "n_restarts": (lambda v: _whole(v, 0), "a whole number, not negative"),
     "rtol": (lambda v: _number(v) and 0 <= v < 1, "a number in [0, 1): at 1 the zero vector would pass"),
-    "mean": (lambda v: v in DRIFTS, f"one of {', '.join(DRIFTS)}"),
+    "mean": (lambda v: isinstance(v, str) and v in DRIFTS, f"one of {', '.join(DRIFTS)}"),
     "normalize_y": (lambda v: isinstance(v, bool | np.bool_), "True or False"),
-    "missing": (lambda v: v in ("error", "drop"), "'error' or 'drop'"),
+    "missing": (lambda v: isinstance(v, str) and v in ("error", "drop"), "'error' or 'drop'"),
     "n_jobs": (lambda v: v is None or (_whole(abs(v), 1) if _number(v) else False), "a whole number but 0, or None"),
     "verbose": (lambda v: isinstance(v, bool | np.bool_) or _whole(v, 0), "0, 1 or 2"),
 }
@@ -105,8 +110,18 @@ def planned(problem: Regression, method: str, columns: int) -> Plan:
         expected = data + BLOCKS * 8 * n * columns
         rank = affordable_rank(n, max(budget - expected, 0))
         expected += FACTORS_AT_ONCE * 8 * n * rank
-    require_memory(expected, budget, f"fitting {n} rows by the {chosen} method")
+    leaner = " (the iterative one stores no matrix)" if chosen == "direct" else ""
+    require_memory(expected, budget, f"fitting {n} rows by the {chosen} method{leaner}")
     return Plan(n, d, chosen, reason, problem.X.device.type, expected, budget)
+
+
+def require_range(kernel: Kernel, problem: Regression) -> None:
+    """Raise if the kernel reaches numbers at these data that float64 cannot work with."""
+    require_magnitude(
+        kernel.diagonal(problem.X).detach().cpu().numpy(),
+        "the kernel at X",
+        "scale the features, for example by sklearn.preprocessing.StandardScaler, or lower its variance",
+    )
 
 
 def chosen_device(device: str | None) -> torch.device:
@@ -141,23 +156,35 @@ def generator_from(random_state: Any) -> Generator:
     return seeded(int(source.randint(2**31 - 1)))
 
 
+def first_kernel(X: torch.Tensor, variance: float) -> Matern:
+    """Return Matérn-3/2 with one lengthscale per feature, √d times its spread without outliers."""
+    spread = central_spread_of(X).cpu()
+    scale = torch.where(spread > 0, spread, 1.0)
+    return Matern(scale * X.shape[1] ** 0.5, positive(variance, "variance"))
+
+
 def first_process(kernel: Any, noise: Any, X: torch.Tensor, Y: torch.Tensor) -> GaussianProcess:
     """Return the process from which learning starts: by default Matérn-3/2, one lengthscale per feature, var Y."""
     power = float(spread_of(Y).square().mean()) or 1.0
-    if kernel is None:
-        spread = spread_of(X).cpu()
-        scale = torch.where(spread > 0, spread, 1.0)
-        kernel = Matern(scale * X.shape[1] ** 0.5, positive(power, "variance"))
-    own, white = converted(kernel)
+    own, white = converted(first_kernel(X, power) if kernel is None else kernel)
     if noise is not None and white is not None:
         raise ValueError(
             f"noise is given twice: noise={noise!r} and a WhiteKernel in the kernel; leave one of them out"
         )
     if noise is None:
-        found = white or Noise(positive(START_NOISE * power, "noise"))
+        signal = float(own.diagonal(X).detach().mean()) or power
+        found = white or Noise(positive(START_NOISE * min(power, signal), "noise"))
     else:
-        found = noise if isinstance(noise, Noise) else Noise(positive(noise, "noise"))
+        found = noise if isinstance(noise, Noise) else Noise(_one_variance(noise))
     return GaussianProcess(own, found)
+
+
+def _one_variance(noise: Any) -> torch.Tensor:
+    if np.ndim(noise) > 0:
+        raise ValueError(
+            "noise must be one variance to start from; known ones of the rows belong to fit(X, y, noise_variance=...)"
+        )
+    return positive(noise, "noise")
 
 
 @contextmanager

@@ -10,10 +10,12 @@ from torch import Generator, Tensor
 
 from kernelcg import planning
 from kernelcg.errors import SolveFailed
-from kernelcg.inference.bounds import Certified, EnergyBound, Rounding, certified
+from kernelcg.inference.bounds import UNIT_ROUNDOFF, Certified, EnergyBound, Rounding, certified
 from kernelcg.inference.estimate import generalised_least_squares
+from kernelcg.inference.iterative import FATAL
 from kernelcg.inference.lower_bound import Exact, LowerBound
 from kernelcg.inference.model import GaussianProcess, Regression
+from kernelcg.inference.objective import most_direct_rows
 from kernelcg.inference.posterior import Posterior
 from kernelcg.operators import Invertible, KernelPlusDiagonal
 from kernelcg.planning import Kept
@@ -58,6 +60,9 @@ def condition(
         solved = _iteratively(A, B, stopping, preconditioner, prepared, start, source)
     if not bool(solved.report.solution.isfinite().all()):
         raise SolveFailed(f"conditioning on {len(problem)} observations failed: {solved.report}")
+    if solved.report.status in FATAL:
+        few = len(problem) <= most_direct_rows(problem)
+        solved = replace(solved, report=_least_residual(exact, B, solved.report, eigenvalues=few))
     bound = solved.bound or LowerBound.of(exact, child(generator, "bound"))
     rounding = Rounding.of(exact)
     c = problem.Y.shape[1]
@@ -103,7 +108,10 @@ def _weights(
     """Return β and a with A a = Y − Hβ to tolerance: that of Y and H apart need not be enough where they cancel."""
     report, beta = solved.report, problem.ordinary.new_zeros(problem.ordinary.shape)
     for attempt in range(REFINEMENTS + 1):
-        change, a = generalised_least_squares(problem.H, solved_Y, G)
+        if report.status in FATAL:  # A⁻¹H is as wrong as A⁻¹Y: the drift stays that of ordinary least squares
+            change, a = torch.zeros_like(beta), solved_Y
+        else:
+            change, a = generalised_least_squares(problem.H, solved_Y, G)
         beta = beta + change
         b = problem.centred - problem.H @ beta
         weights = certified(exact, b, a, bound, rounding)
@@ -141,6 +149,24 @@ def _directly(A: KernelPlusDiagonal, B: Tensor, stopping: Stopping) -> _Solved:
     report = solve(A, B, preconditioner=factor, start=factor.solve(B), stopping=stopping)
     report = replace(report, method="direct", seconds=time.perf_counter() - began)
     return _Solved(report, factor, None, Exact(A, factor))
+
+
+def _least_residual(A: KernelPlusDiagonal, B: Tensor, report: SolveReport, *, eigenvalues: bool) -> SolveReport:
+    """Return the report of a solve that broke down with the least residual of each column: its own, 0, or a rival's.
+
+    The rival is the pseudo-inverse, without those ``eigenvalues`` that are below n u times the largest.
+    """
+    found = {"": report.solution, "zero weights are closer than what was found": torch.zeros_like(B)}
+    if eigenvalues:
+        values, V = torch.linalg.eigh(A.dense())
+        kept = values > len(A) * UNIT_ROUNDOFF * values[-1]
+        solved = V[:, kept] @ (V[:, kept].T @ B / values[kept, None])
+        found["eigenvalues of A that are nothing but rounding were left out"] = solved
+    norms = torch.stack([(B - A @ X).norm(dim=0) for X in found.values()])  # (candidates, k)
+    best = norms.nan_to_num(nan=math.inf).argmin(0)
+    notes = [note for i, note in enumerate(found) if note and bool((best == i).any())]
+    chosen = torch.stack(list(found.values()))[best, :, torch.arange(B.shape[1], device=B.device)].T
+    return replace(report, solution=chosen.contiguous(), tried=(*report.tried, *notes))
 
 
 def _iteratively(

@@ -19,6 +19,9 @@ DRIFTS = ("zero", "constant", "linear")
 CONSTANT = 1e-12
 """Standard deviation of a column, relative to its largest entry, that is rounding."""
 
+CENTRAL = 2.563
+"""Width of the central four fifths of a normal distribution, in standard deviations."""
+
 SINGULAR = 1e-10
 """Singular value of the standardised inputs, relative to the largest, below which a direction is constant."""
 
@@ -64,6 +67,13 @@ def spread_of(X: Tensor) -> Tensor:
     unit = torch.where(largest > 0, largest, 1.0)
     spread = (X / unit).std(0, correction=0)
     return torch.where(spread > CONSTANT, spread * unit, 0.0)
+
+
+def central_spread_of(X: Tensor) -> Tensor:
+    """Return (d,) the same without the outer fifth of each column, if that is less and not 0."""
+    ordered, cut, spread = X.sort(0).values, len(X) // 10, spread_of(X)
+    central = (ordered[len(X) - 1 - cut] - ordered[cut]) / CENTRAL
+    return torch.where(central > 0, torch.minimum(central, spread), spread)
 
 
 def drift(kind: str, X: Tensor) -> Drift:
