@@ -34,6 +34,7 @@ from kernelcg.inference.certificate import certificate
 from kernelcg.inference.iterative import Numerics
 from kernelcg.inference.learning import Learned, learn
 from kernelcg.inference.leave_one_out import leave_one_out
+from kernelcg.inference.lower_bound import Exact
 from kernelcg.inference.model import GaussianProcess, Regression
 from kernelcg.inference.objective import Objective
 from kernelcg.inference.posterior import Posterior, Prediction
@@ -222,17 +223,34 @@ class GPRegressor(KernelMachine):
         return self
 
     def log_marginal_likelihood(self, theta: Any = None, eval_gradient: bool = False) -> Any:
-        """Return the log marginal likelihood of the training data at log hyperparameters (kernel's, then the noise)."""
+        """Return the log marginal likelihood of the training data at log hyperparameters, and if asked its gradient.
+
+        Exact where a factor was made; else an estimate, with about the standard error in ``certificate_``.
+
+        Parameters
+        ----------
+        theta : logarithms in the order of ``posterior_.gp.parameter_names()``: those of the kernel, then the noise,
+            whatever the order in a scikit-learn kernel was; None means the fitted ones
+        """
         check_is_fitted(self)
-        posterior = self.posterior_
-        if theta is None and not eval_gradient:
+        gp = self.posterior_.gp
+        fitted = gp.log_parameters()
+        given = fitted if theta is None else as_tensor(theta)
+        if given.shape != fitted.shape:
+            names = ", ".join(gp.parameter_names())
+            raise ValueError(f"theta must hold the logarithms of {names}, not shape {tuple(given.shape)}")
+        here = torch.equal(given, fitted)
+        if here and not eval_gradient:
             return self.log_marginal_likelihood_value_
-        gp = posterior.gp if theta is None else posterior.gp.with_log_parameters(as_tensor(theta))
+        posterior = self._posterior()
         objective = self._objective(posterior.problem)
-        objective = replace(objective, numerics=replace(objective.numerics, stopping=Stopping(rtol=self.rtol)))
-        estimate, _ = objective(gp)
+        method = "direct" if isinstance(posterior.bound, Exact) else self.method
+        numerics = replace(objective.numerics, stopping=Stopping(rtol=self.rtol))
+        objective = replace(objective, method=method, numerics=numerics)
+        estimate, _ = objective(gp if here else gp.with_log_parameters(given), value=not here)
         self._warn_of(estimate.status, "the log marginal likelihood")
-        return (estimate.value, estimate.gradient.numpy()) if eval_gradient else estimate.value
+        value = self.log_marginal_likelihood_value_ if here else estimate.value
+        return (value, estimate.gradient.numpy()) if eval_gradient else value
 
     # prediction
 
