@@ -134,6 +134,7 @@ def test_kernels_of_the_caller_need_their_classes(path):
     with pytest.raises(TypeError, match="classes of kernels"):
         load(path, kernels=[Cauchy(1.0)])
     other = load(path, kernels=[Cauchy])
+    assert repr(load(path, kernels=Cauchy).kernel_) == repr(other.kernel_)
     assert other.predict(X).tobytes() == model.predict(X).tobytes()
     assert repr(other.kernel_) == repr(model.kernel_)
 
@@ -343,8 +344,8 @@ def test_files_of_a_newer_version_are_refused(saved, monkeypatch):
 
 def test_models_that_are_not_known_are_refused(saved):
     model = model_files.read(saved)
-    model_files.write(saved, "GPClassifier", model.header, model.tensors)
-    with pytest.raises(ModelFileError, match="'GPClassifier', which is not known here; upgrade"):
+    model_files.write(saved, "GPUnheardOf", model.header, model.tensors)
+    with pytest.raises(ModelFileError, match="'GPUnheardOf', which is not known here; upgrade"):
         load(saved)
 
 

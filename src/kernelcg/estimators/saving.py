@@ -60,7 +60,7 @@ def save(estimator: KernelMachine, path: str | os.PathLike[str]) -> None:
     model_files.write(path, kind, header, tensors)
 
 
-def load(path: str | os.PathLike[str], kernels: Iterable[type[Parametric]] = ()) -> Any:
+def load(path: str | os.PathLike[str], kernels: type[Parametric] | Iterable[type[Parametric]] = ()) -> Any:
     """Return the estimator in a file that its method ``save`` has written. Nothing in the file is run.
 
     It predicts the same mean bit for bit, at once. The first standard deviation, covariance, sample, leave-one-out or
@@ -68,7 +68,7 @@ def load(path: str | os.PathLike[str], kernels: Iterable[type[Parametric]] = ())
 
     Parameters
     ----------
-    kernels : classes of your own kernels in the model, such as ``[Cauchy]``
+    kernels : class or classes of your own kernels in the model, such as ``[Cauchy]``
 
     The model is on the device of its parameter ``device`` ("auto" is a GPU if there is one), or where that cannot be
     used on the CPU, which ``device`` then says.
@@ -80,7 +80,8 @@ def load(path: str | os.PathLike[str], kernels: Iterable[type[Parametric]] = ())
     """
     from kernelcg.estimators import model_files
 
-    classes: tuple[type[Parametric], ...] = (*kernels, OneFeature)
+    given = (kernels,) if isinstance(kernels, type) else tuple(kernels)
+    classes: tuple[type[Parametric], ...] = (*given, OneFeature)
     model = model_files.read(path)
     if model.kind not in ESTIMATORS:
         raise ModelFileError(f"{os.fspath(path)} holds a {model.kind!r:.60}, which is not known here; upgrade kernelcg")
