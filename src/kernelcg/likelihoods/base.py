@@ -1,0 +1,153 @@
+"""The likelihood interface."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from kernelcg.likelihoods.quadrature import expectation, log_expectation
+from kernelcg.parameters import Parametric
+
+ONE = torch.tensor(1.0, dtype=torch.float64)
+"""The exposure of an ordinary observation."""
+
+
+@dataclass(frozen=True)
+class Derivatives:
+    """log p and its derivatives in f, one entry for each observation."""
+
+    log_density: Tensor
+    gradient: Tensor
+    """∂log p / ∂f"""
+    curvature: Tensor
+    """W = −∂²log p / ∂f²"""
+    slope: Tensor
+    """∂W / ∂f = −∂³log p / ∂f³"""
+
+
+@dataclass(frozen=True)
+class ParameterDerivatives:
+    """Derivatives in the p log hyperparameters, (n, p): of log p, of ∂log p / ∂f and of W."""
+
+    log_density: Tensor
+    gradient: Tensor
+    curvature: Tensor
+
+
+class Likelihood(Parametric, ABC):
+    """p(y | f) of one observation given its latent value; the observations are independent given f.
+
+    Only the formula has to be written; fields annotated ``Tensor`` are positive hyperparameters, learned with those
+    of the kernel:
+
+    >>> class Laplacian(Likelihood):
+    ...     SCALARS = ("width",)
+    ...     width: Tensor
+    ...     def log_density(self, y, f, exposure):
+    ...         return -(y - f).abs() / self.width - (2 * self.width).log()
+
+    Predicting y, other than its density, needs `moments` too.
+    """
+
+    log_concave: ClassVar[bool] = False
+    """Whether W ≥ 0 for all y and f. False is always safe."""
+
+    @abstractmethod
+    def log_density(self, y: Tensor, f: Tensor, exposure: Tensor) -> Tensor:
+        """Return log p(y | f), entry by entry and broadcasting, differentiable in f and the hyperparameters.
+
+        ``exposure`` is the amount observed: the time or area behind a count, the number of trials of a binomial.
+        Most likelihoods ignore it.
+        """
+
+    def derivatives(self, y: Tensor, f: Tensor, exposure: Tensor = ONE) -> Derivatives:
+        """Return log p and its first three derivatives in f; they carry a graph only to hyperparameters with one."""
+        learns = self.log_parameters().requires_grad
+        with torch.enable_grad():
+            f = f.detach().requires_grad_()
+            values = [self.log_density(y, f, exposure)]
+            for last in (False, False, True):
+                values.append(_derivative(values[-1], f, create_graph=learns or not last))
+        value, first, second, third = values if learns else [tensor.detach() for tensor in values]
+        return Derivatives(value, first, -second, -third)
+
+    def parameter_derivatives(self, y: Tensor, f: Tensor, exposure: Tensor = ONE) -> ParameterDerivatives:
+        """Return ∂/∂log φ_i of log p, ∂log p / ∂f and W, for each hyperparameter φ_i."""
+        with torch.enable_grad():
+            theta = self.log_parameters().detach().requires_grad_()
+            own = self.with_log_parameters(theta).derivatives(y, f, exposure)
+            return ParameterDerivatives(
+                _columns(own.log_density, theta), _columns(own.gradient, theta), _columns(own.curvature, theta)
+            )
+
+    def check(self, y: Tensor, exposure: Tensor = ONE) -> None:
+        """Raise if an observation or an exposure is impossible, naming the first such value."""
+        require(y.isfinite(), y, "y must be finite")
+        require((exposure > 0) & exposure.isfinite(), exposure, "exposure must be positive and finite")
+
+    def start(self, y: Tensor, exposure: Tensor = ONE) -> float:
+        """Return the constant latent value that suits the data best."""
+        return 0.0
+
+    def moments(self, f: Tensor, exposure: Tensor = ONE) -> tuple[Tensor, Tensor]:
+        """Return mean and variance of y given f."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no mean and variance of y given f; write the method moments(f, exposure)"
+        )
+
+    @torch.no_grad()
+    def predict(self, mean: Tensor, variance: Tensor, exposure: Tensor = ONE) -> tuple[Tensor, Tensor]:
+        """Return mean and variance of y when f ~ N(mean, variance), (n,) each.
+
+        By quadrature of E[y] = E μ(f) and Var[y] = E Var(y | f) + E (μ(f) − c)² − (E μ(f) − c)², c = μ(mean).
+        """
+        exposure = exposure.to(mean).expand_as(mean)
+        centre, _ = self.moments(mean, exposure)
+
+        def integrand(rows: Tensor, f: Tensor) -> Tensor:
+            mu, spread = self.moments(f, exposure[rows, None])
+            shift = mu - centre[rows, None]
+            return torch.stack([shift, shift.square() + spread], -1)
+
+        shift, square = expectation(integrand, mean, variance).unbind(-1)
+        return centre + shift, square - shift.square()
+
+    @torch.no_grad()
+    def log_predictive(self, y: Tensor, mean: Tensor, variance: Tensor, exposure: Tensor = ONE) -> Tensor:
+        """Return log ∫ p(y | f) N(f; mean, variance) df, (n,)."""
+        exposure = exposure.to(mean).expand_as(mean)
+
+        def integrand(rows: Tensor, f: Tensor) -> Tensor:
+            return self.log_density(y[rows, None], f, exposure[rows, None])
+
+        return log_expectation(integrand, mean, variance, log_concave=self.log_concave)
+
+
+def require(right: Tensor, value: Tensor, rule: str) -> None:
+    """Raise unless all is right, with the rule and the first value that breaks it."""
+    if not bool(right.all()):
+        value, wrong = value.expand(right.shape), (~right).reshape(-1)
+        index = int(wrong.nonzero()[0])
+        raise ValueError(f"{rule}, not {value.reshape(-1)[index].item():g} (row {index})")
+
+
+def _derivative(value: Tensor, f: Tensor, *, create_graph: bool) -> Tensor:
+    """Return ∂value_i / ∂f_i, for values that depend on their own f only."""
+    if not value.requires_grad:
+        return torch.zeros_like(f)
+    (result,) = torch.autograd.grad(
+        value.sum(), f, create_graph=create_graph, retain_graph=True, allow_unused=True, materialize_grads=True
+    )
+    return result
+
+
+def _columns(value: Tensor, theta: Tensor) -> Tensor:
+    """Return the Jacobian ∂value_i / ∂theta_j by differentiating ∇_theta Σ_i w_i value_i in the weights w."""
+    w = torch.ones_like(value, requires_grad=True)
+    (gradient,) = torch.autograd.grad(
+        (w * value).sum(), theta, create_graph=True, allow_unused=True, materialize_grads=True
+    )
+    columns = [_derivative(entry, w, create_graph=False) for entry in gradient]
+    return torch.stack(columns, -1) if columns else value.new_zeros(*value.shape, 0)

@@ -1,0 +1,34 @@
+"""Differences of log Γ at large arguments, where the two terms nearly cancel.
+
+Everything follows from log Γ(x) = (x − ½) log x − x + ½ log 2π + δ(x) with the Stirling series δ(x) = 1/(12x) − …
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+LARGE = 10.0
+"""From here on the series has 15 digits."""
+BERNOULLI = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
+
+
+def log_rising(x: Tensor, y: Tensor | float) -> Tensor:
+    """Return log Γ(x + y) − log Γ(x) for one number x and y ≥ 0."""
+    if x.detach().item() < LARGE:
+        return torch.lgamma(x + y) - torch.lgamma(x)
+    return y * x.log() + (x + y - 0.5) * torch.log1p(y / x) - y + _delta(x + y) - _delta(x)
+
+
+def log_power_over_gamma(x: Tensor) -> Tensor:
+    """Return x log x − x − log Γ(x) for one number x."""
+    if x.detach().item() < LARGE:
+        return x * x.log() - x - torch.lgamma(x)
+    return 0.5 * (x / (2 * math.pi)).log() - _delta(x)
+
+
+def _delta(x: Tensor) -> Tensor:
+    total = torch.zeros_like(x)
+    for coefficient in reversed(BERNOULLI):
+        total = total / x.square() + coefficient
+    return total / x

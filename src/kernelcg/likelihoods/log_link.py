@@ -1,0 +1,118 @@
+"""Counts and positive amounts whose mean is an exponential of the latent value."""
+
+from abc import abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from kernelcg.likelihoods.base import ONE, Derivatives, Likelihood, require
+from kernelcg.likelihoods.log_gamma import log_power_over_gamma, log_rising
+from kernelcg.likelihoods.logit import log_odds_density, log_odds_derivatives
+
+
+class LogLink(Likelihood):
+    """Mean μ = e^(log_mean) and variance aμ + bμ² of y given f."""
+
+    log_concave: ClassVar[bool] = True
+
+    @abstractmethod
+    def variance_coefficients(self) -> tuple[float, float]:
+        """Return a and b."""
+
+    def log_mean(self, f: Tensor, exposure: Tensor) -> Tensor:
+        """Return log μ."""
+        return f + exposure.log()
+
+    def start(self, y: Tensor, exposure: Tensor = ONE) -> float:
+        """Return the f at which the expected total is the observed one, taken as ½ where it is 0."""
+        total, expected = y.sum().item(), self.log_mean(torch.zeros_like(y), exposure).exp().sum()
+        return ((total or 0.5) / expected).log().item()
+
+    def moments(self, f: Tensor, exposure: Tensor = ONE) -> tuple[Tensor, Tensor]:
+        (a, b), mu = self.variance_coefficients(), self.log_mean(f, exposure).exp()
+        return mu, a * mu + b * mu.square()
+
+    def predict(self, mean: Tensor, variance: Tensor, exposure: Tensor = ONE) -> tuple[Tensor, Tensor]:
+        """Return M = E μ = e^(log_mean(mean) + v/2) and aM + M² ((1 + b) eᵛ − 1), v = variance: exact."""
+        a, b = self.variance_coefficients()
+        log_M = self.log_mean(mean, exposure) + variance / 2
+        return log_M.exp(), a * log_M.exp() + (2 * log_M + variance + (b - torch.expm1(-variance)).log()).exp()
+
+
+class Count(LogLink):
+    """y is a count."""
+
+    def check(self, y: Tensor, exposure: Tensor = ONE) -> None:
+        super().check(y, exposure)
+        require((y >= 0) & (y == y.round()), y, "y must be a count, a non-negative whole number")
+
+
+class Poisson(Count):
+    """Counts with μ = exposure · eᶠ: log p = y log μ − μ − log y!."""
+
+    def log_density(self, y: Tensor, f: Tensor, exposure: Tensor) -> Tensor:
+        log_mu = self.log_mean(f, exposure)
+        return y * log_mu - log_mu.exp() - torch.lgamma(y.to(f) + 1)
+
+    def derivatives(self, y: Tensor, f: Tensor, exposure: Tensor = ONE) -> Derivatives:
+        mu = self.log_mean(f, exposure).exp()
+        return Derivatives(self.log_density(y, f, exposure), y - mu, mu, mu)
+
+    def variance_coefficients(self) -> tuple[float, float]:
+        return 1.0, 0.0
+
+
+class NegativeBinomial(Count):
+    """Counts more varied than Poisson's: μ = exposure · eᶠ, variance μ + φμ² with φ = dispersion.
+
+    With r = 1/φ and h = log φμ, log p = y log σ(h) + r log σ(−h) + log Γ(y + r) − log Γ(r) − log y!, log-concave in f.
+    """
+
+    SCALARS: ClassVar[tuple[str, ...]] = ("dispersion",)
+
+    dispersion: Tensor = torch.tensor(1.0, dtype=torch.float64)
+
+    def log_density(self, y: Tensor, f: Tensor, exposure: Tensor) -> Tensor:
+        r, y = 1 / self.dispersion, y.to(f)
+        return log_odds_density(y, r, self._log_odds(f, exposure)) + log_rising(r, y) - torch.lgamma(y + 1)
+
+    def derivatives(self, y: Tensor, f: Tensor, exposure: Tensor = ONE) -> Derivatives:
+        log_density = self.log_density(y, f, exposure)
+        return log_odds_derivatives(y, 1 / self.dispersion, self._log_odds(f, exposure), log_density)
+
+    def variance_coefficients(self) -> tuple[float, float]:
+        return 1.0, self.dispersion.item()
+
+    def _log_odds(self, f: Tensor, exposure: Tensor) -> Tensor:
+        return self.log_mean(f, exposure) + self.dispersion.log()
+
+
+class Gamma(LogLink):
+    """Positive amounts with mean μ = eᶠ and variance μ² / k, k = shape; the exposure plays no part.
+
+    With s = log y − f, log p = −k (eˢ − 1 − s) − log y + k log k − k − log Γ(k).
+    """
+
+    SCALARS: ClassVar[tuple[str, ...]] = ("shape",)
+
+    shape: Tensor = torch.tensor(1.0, dtype=torch.float64)
+
+    def log_density(self, y: Tensor, f: Tensor, exposure: Tensor) -> Tensor:
+        s = y.log() - f
+        return -self.shape * (torch.expm1(s) - s) - y.log() + log_power_over_gamma(self.shape)
+
+    def derivatives(self, y: Tensor, f: Tensor, exposure: Tensor = ONE) -> Derivatives:
+        s = y.log() - f
+        W = self.shape * s.exp()
+        return Derivatives(self.log_density(y, f, exposure), self.shape * torch.expm1(s), W, -W)
+
+    def check(self, y: Tensor, exposure: Tensor = ONE) -> None:
+        super().check(y, exposure)
+        require(y > 0, y, "y must be positive")
+
+    def variance_coefficients(self) -> tuple[float, float]:
+        return 0.0, 1 / self.shape.item()
+
+    def log_mean(self, f: Tensor, exposure: Tensor) -> Tensor:
+        return f
