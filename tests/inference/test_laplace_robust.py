@@ -231,7 +231,6 @@ def saddle():
     return Case(X, np.array([3.0, -3.0, 3.0, -3.0]), RBF(1.0, 4.0), "student_t", StudentT(0.3, 3.0))
 
 
-@pytest.mark.xfail(reason="the sign of |I + KW| does not count directions of negative curvature", strict=True)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_saddle_is_no_mode(method):
     """|I + KW| is positive with two directions of negative curvature as it is with none."""
@@ -318,7 +317,7 @@ def test_float32_products(name):
 def test_warm_starts_change_nothing(name):
     """A trail from hyperparameters nearby: the same mode, value and gradient to the tolerance of the solves."""
     one = softmax_case(3) if name == "softmax" else case(name, "constant")
-    numerics = Numerics(probes=8, rademacher=True, stopping=Stopping(rtol=1e-9))
+    numerics = Numerics(probes=8, stopping=Stopping(rtol=1e-9))
     near = one.gp.with_log_parameters(one.gp.log_parameters() + 0.2)
     _, trail = laplace_estimate(one.problem, near, "iterative", numerics, mode_rtol=1e-10)
     warm, left = laplace_estimate(one.problem, one.gp, "iterative", numerics, trail, mode_rtol=1e-10)
@@ -352,11 +351,10 @@ def test_order_of_the_data_does_not_matter(name):
     assert torch.allclose(moved_f, f[order], atol=1e-7)
 
 
-@pytest.mark.parametrize("rademacher", [True, False])
 @pytest.mark.parametrize("name", ["probit", "student_t", "softmax"])
-def test_the_same_seed_gives_the_same(name, rademacher):
+def test_the_same_seed_gives_the_same(name):
     one = softmax_case(3) if name == "softmax" else case(name)
-    numerics = Numerics(rademacher=rademacher, seed=3)
+    numerics = Numerics(seed=3)
     found, again = (laplace_estimate(one.problem, one.gp, "iterative", numerics, errors=True)[0] for _ in range(2))
     other, _ = laplace_estimate(one.problem, one.gp, "iterative", replace(numerics, seed=4))
     assert found.value == again.value

@@ -199,7 +199,7 @@ def test_numbers_of_spam():
     stored = -float(torch.special.log_ndtr((2 * y[test] - 1) * m / (2 + s2).sqrt()).sum())
     assert stored == pytest.approx(34.16148231, rel=1e-6)  # the paper's, wrong
     numerics = Numerics(probes=16, stopping=Stopping(rtol=1e-5))
-    trail = laplace.LaplaceTrail(found.mode.f, None, None, None, gp.log_parameters())
+    trail = laplace.LaplaceTrail(found.mode.f)
     estimate, _ = laplace_estimate(problem, gp, "iterative", numerics, trail, mode_rtol=1e-7, errors=True)
     assert estimate.status is Status.CONVERGED
     assert abs(estimate.value - -2477.946676185) <= 4 * estimate.value_error + 1e-3

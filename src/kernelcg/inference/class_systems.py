@@ -25,15 +25,14 @@ class ClassSystem(LinearOperator):
         return self.pi.numel()
 
     def __matmul__(self, V: Tensor) -> Tensor:
-        (n, C), root, k = self.pi.shape, self.pi.sqrt().to(V.dtype)[..., None], V.shape[1]
-        blocks = V.reshape(n, C, k)
-        scaled = root * without_root(blocks, root)
-        product = self.backend.matmul(self.kernel, self.X, self.X, scaled.reshape(n, C * k), precision=self.precision)
-        return without_root(root * product.reshape(n, C, k), root).reshape(V.shape) + V
+        (n, C), root = self.pi.shape, self.pi.sqrt().to(V.dtype)[..., None]
+        scaled = (root * without_root(V.reshape(n, C, -1), root)).reshape(n, -1)
+        product = self.backend.matmul(self.kernel, self.X, self.X, scaled, precision=self.precision)
+        return without_root(root * product.reshape(n, C, -1), root).reshape(V.shape) + V
 
     @property
     def device(self) -> torch.device:
-        return self.X.device
+        return self.pi.device
 
     @property
     def precision(self) -> torch.dtype:

@@ -10,14 +10,13 @@ from torch import Tensor
 
 from kernelcg.inference.estimate import Estimate, impossible
 from kernelcg.inference.expansion import ClassExpansion, ScalarExpansion
-from kernelcg.inference.iterative import GROUPS, NEARBY, Numerics
+from kernelcg.inference.iterative import GROUPS, Numerics
 from kernelcg.inference.latent import LatentProcess, Observations
 from kernelcg.inference.mode import Mode, find_mode
 from kernelcg.inference.newton_systems import DirectSystems, IterativeSystems, NewtonSystems
-from kernelcg.operators import ConstantInvertible
 from kernelcg.planning import Kept
 from kernelcg.randomness import child, rademacher, seeded
-from kernelcg.solvers import SolveReport, Status, log_determinant
+from kernelcg.solvers import Status, log_determinant
 
 LEARNING_RTOL = 1e-3
 """Residual of Newton's method while learning: what it leaves of the gradient is far below the noise of the probes."""
@@ -28,27 +27,16 @@ TIGHT = 1e-10
 
 
 @dataclass(frozen=True, eq=False)
-class Probes:
-    """(N, k) columns w and z with E[w zᵀ] = I."""
-
-    W: Tensor
-    Z: Tensor
-
-
-@dataclass(frozen=True, eq=False)
 class LaplaceTrail:
-    """What an evaluation leaves to the next one nearby: mode, preconditioner, probes and their solutions."""
+    """What an evaluation leaves to the next one nearby: mode, preconditioner, solutions for the probes."""
 
     f: Tensor
-    kept: Kept | None
-    probes: Probes | None
-    solutions: Tensor | None
-    chosen_at: Tensor
-    """(p,) the log hyperparameters at which the probes were drawn."""
+    kept: Kept | None = None
+    solutions: Tensor | None = None
 
     def without_probes(self) -> "LaplaceTrail":
         """Return it for an evaluation with other probes."""
-        return replace(self, probes=None, solutions=None)
+        return replace(self, solutions=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +59,7 @@ class Apart:
 
     @classmethod
     def of(cls, problem: Observations, gp: LatentProcess, systems: NewtonSystems, rtol: float) -> "Apart":
-        """Return it at the expansion for which ``systems`` are prepared; a negative determinant gives NaN."""
+        """Return it at the expansion for which ``systems`` are prepared; NaN where K⁻¹ + W is not positive definite."""
         rows, weights = systems.expansion.apart, systems.expansion.W_apart
         E = torch.zeros(problem.size, len(rows), dtype=torch.float64, device=problem.X.device)
         E[rows, torch.arange(len(rows), device=rows.device)] = 1.0
@@ -81,10 +69,14 @@ class Apart:
         T = problem.product(gp.kernel, N)
         inner = T[rows]
         inner = 0.5 * (inner + inner.T)
-        M = torch.eye(len(rows), dtype=torch.float64, device=rows.device) + weights[:, None] * inner
-        sign, value = torch.linalg.slogdet(M)
-        B = torch.linalg.solve(M, torch.diag(weights)) if float(sign) > 0 else torch.full_like(M, math.nan)
-        return cls(N, T, 0.5 * (B + B.T), float(value) if float(sign) > 0 else math.nan, inner.diagonal())
+        eye = torch.eye(len(rows), dtype=torch.float64, device=rows.device)
+        values, vectors = torch.linalg.eigh(inner)
+        root = vectors * values.clamp_min(0.0).sqrt()  # inner = root rootᵀ
+        spectrum = torch.linalg.eigvalsh(eye + root.T @ (weights[:, None] * root))
+        if not bool((spectrum > 0).all()):  # K⁻¹ + W is indefinite: no maximum
+            return cls(N, T, torch.full_like(eye, math.nan), math.nan, inner.diagonal())
+        B = torch.linalg.solve(eye + weights[:, None] * inner, torch.diag(weights))
+        return cls(N, T, 0.5 * (B + B.T), float(spectrum.log().sum()), inner.diagonal())
 
 
 def systems_for(
@@ -92,8 +84,9 @@ def systems_for(
 ) -> NewtonSystems:
     """Return what solves the systems of a Newton step by this method."""
     if method == "direct":
-        return DirectSystems(problem, gp)
-    return IterativeSystems(problem, gp, numerics.preconditioner, numerics.seed, kept)
+        return DirectSystems(problem, gp, numerics.stopping)
+    kept = kept if numerics.preconditioner == "auto" else None  # a named one belongs to its kernel
+    return IterativeSystems(problem, gp, numerics.preconditioner, numerics.seed, numerics.stopping, kept)
 
 
 def laplace_estimate(
@@ -137,7 +130,7 @@ def laplace_estimate(
             return impossible(len(theta), mode.status), None
         systems.at(mode.expansion)
         if isinstance(systems, DirectSystems):
-            return direct_laplace(problem, gp, mode, systems), LaplaceTrail(mode.f, None, None, None, theta)
+            return direct_laplace(problem, gp, mode, systems), LaplaceTrail(mode.f)
     except LinAlgError:
         return impossible(len(theta), Status.INDEFINITE_OPERATOR), None
     return _iterative_laplace(problem, gp, mode, systems, numerics, trail, value=value, errors=errors)
@@ -162,7 +155,7 @@ def direct_laplace(problem: Observations, gp: LatentProcess, mode: Mode, systems
     gradient = _gradient(problem, gp, mode, solved, pairs, -0.5 * R)
     value = mode.psi - 0.5 * (log_det + apart.log_determinant)
     if not math.isfinite(value):
-        return impossible(len(gradient), Status.INDEFINITE_OPERATOR)
+        return impossible(len(gradient), _blamed(mode))
     return Estimate(value, gradient, 0.0, torch.zeros_like(gradient), value, value, mode.status)
 
 
@@ -244,54 +237,40 @@ def _iterative_laplace(
     if not isinstance(systems, IterativeSystems):
         raise TypeError("probes are for iterative systems")
     expansion, k, theta = mode.expansion, numerics.probes, gp.log_parameters()
-    near = trail is not None and float((theta - trail.chosen_at).abs().max()) <= NEARBY
-    known = trail.probes if trail and near else None
-    probes = known or _probes(problem, systems, numerics)
-    rtol = numerics.stopping.rtol
+    R = rademacher(problem.size, k, child(seeded(numerics.seed), "probes"), like=problem.X)
+    rtol, start = numerics.stopping.rtol, None if trail is None else trail.solutions
     tolerance = replace(numerics.stopping, rtol=0.0, atol=rtol * math.sqrt(problem.size))  # A ⪰ I
-    start = trail.solutions if trail and known is not None else None
-    B = torch.cat([probes.W, expansion.half_transposed(problem.H)], dim=1)
-    solutions = systems.solve(B, tolerance, start)
+    solutions = systems.solve(torch.cat([R, expansion.half_transposed(problem.H)], dim=1), tolerance, start)
     U, RH = solutions[:, :k], expansion.half(solutions[:, k:])
     apart = Apart.of(problem, gp, systems, 1e-2 * rtol)
-    SU, SZ = expansion.half(U), expansion.half(probes.Z)
+    SU, SR = expansion.half(U), expansion.half(R)
 
     def gradient(some: slice) -> Tensor:
-        sampled = Sampled((probes.W - U)[:, some], probes.Z[:, some], RH)
+        sampled = Sampled((R - U)[:, some], R[:, some], RH)
         solved = Adjoint.of(problem, gp, systems, apart, sampled, rtol)
-        count = probes.Z[:, some].shape[1]
+        count = R[:, some].shape[1]
         pairs = [
             (0.5 * mode.a - 0.5 * solved.v, mode.a),
-            (-0.5 / count * SU[:, some], SZ[:, some]),
+            (-0.5 / count * SU[:, some], SR[:, some]),
             (-0.5 * apart.N @ apart.B, apart.N),
         ]
         return _gradient(problem, gp, mode, solved, pairs)
 
     found = gradient(slice(None))
     if not bool(found.isfinite().all()) or not math.isfinite(apart.log_determinant):
-        return impossible(len(theta), Status.INDEFINITE_OPERATOR), None
+        return impossible(len(theta), _blamed(mode)), None
     unknown = torch.full_like(found, math.nan)
     spread = _standard_error([gradient(some) for some in _groups(k)]) if errors else unknown
     status = mode.status if mode.status is not Status.CONVERGED else systems.status
-    report: SolveReport | None = systems.reports[-1] if systems.reports else None
-    estimate = Estimate(math.nan, found, math.nan, spread, math.nan, math.nan, status, report)
+    estimate = Estimate(math.nan, found, math.nan, spread, math.nan, math.nan, status, systems.report)
     if value:
         estimate = _with_value(estimate, mode, systems, apart, numerics)
-    chosen_at = trail.chosen_at if trail and known is not None else theta
-    return estimate, LaplaceTrail(mode.f, systems.kept, probes, solutions, chosen_at)
+    return estimate, LaplaceTrail(mode.f, systems.kept, solutions)
 
 
-def _probes(problem: Observations, systems: IterativeSystems, numerics: Numerics) -> Probes:
-    """Return w ~ N(0, P), put on a sphere, and z = P⁻¹w, or random signs for both where there is no such P."""
-    generator, k = child(seeded(numerics.seed), "probes"), numerics.probes
-    P: ConstantInvertible | None = None if numerics.rademacher else systems.sampler()
-    if P is None:
-        signs = rademacher(problem.size, k, generator, like=problem.X)
-        return Probes(signs, signs)
-    W = P.sample(generator, k)
-    Z = P.solve(W)
-    radius = ((W * Z).sum(0) / len(W)).sqrt()
-    return Probes(W / radius, Z / radius)
+def _blamed(mode: Mode) -> Status:
+    """Return why there is no value: f is not at a mode yet, or at a stationary point that is none."""
+    return mode.status if mode.status is not Status.CONVERGED else Status.INDEFINITE_OPERATOR
 
 
 def _groups(k: int) -> list[slice]:

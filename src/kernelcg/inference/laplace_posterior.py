@@ -15,7 +15,7 @@ from kernelcg.inference.latent import LatentProcess, Observations
 from kernelcg.inference.mode import Mode, find_mode, newton_step
 from kernelcg.inference.newton_systems import NewtonSystems
 from kernelcg.likelihoods import Softmax
-from kernelcg.solvers import Status, Stopping
+from kernelcg.solvers import Status
 
 COLUMNS_AT_ONCE = 256
 BLOCKS_AT_ONCE = 16
@@ -59,7 +59,7 @@ class LaplacePosterior:
     error: float
     """‖f̂ − f‖ in the norm of K⁻¹: certified for log-concave likelihoods without a drift, else from ``step``."""
     step: tuple[Tensor, Tensor]
-    """The Newton step (δa, δβ) that would come next."""
+    """The Newton step that would come next: ‖δa‖_K (1,) and δβ."""
     systems: NewtonSystems | None
     apart: Apart | None
     RH: Tensor  # (N, b)
@@ -106,7 +106,7 @@ class LaplacePosterior:
         """Return (t,) bounds of the numerical error of the mean of every latent value.
 
         With r = ∇log p − a the mode is off by at most ‖r‖_K in the norm of K⁻¹, since −∇²log p(f | y) ⪰ K⁻¹; the mean
-        at x by √k(x, x) times that. Otherwise by what one more Newton step would change, twice.
+        at x by √k(x, x) times that. Otherwise twice what one more Newton step could change is given: an estimate.
         """
         X, problem, a = self.checked_inputs(X), self.problem, self.mode.a
         root = self.gp.kernel.diagonal(X).detach().clamp_min(0).sqrt()
@@ -114,10 +114,8 @@ class LaplacePosterior:
         rounding = 8 * UNIT_ROUNDOFF * float(a.abs().sum()) * math.sqrt(largest) * root
         if self.rests_on == STRONG_CONCAVITY:
             return root * self.error + rounding
-        delta, dbeta = self.step
-        change = problem.backend.matmul(self.gp.kernel, X, problem.X, delta.contiguous(), precision=torch.float64)
-        change = change + problem.drift(X) @ dbeta
-        return 2 * change.abs()[:, 0] + rounding
+        length, dbeta = self.step
+        return 2 * (root * length + (problem.drift(X) @ dbeta).abs()[:, 0]) + rounding
 
     def predict(self, X: Tensor, *, covariance: bool = False) -> LatentPrediction:
         """Return the means with their bounds, and if asked for the covariance of the latent values of each point."""
@@ -173,7 +171,7 @@ class LaplacePosterior:
         exact, start = self.systems.A.with_precision(torch.float64), None
         atol = math.sqrt(0.1 * self.variance_tolerance * float(prior.clamp_min(1e-300).min()))
         for _ in range(TIGHTENINGS):
-            V = self.systems.solve(B, Stopping(rtol=0.0, atol=atol), start)
+            V = self.systems.solve(B, replace(self.numerics.stopping, rtol=0.0, atol=atol), start)
             status = self.systems.last
             residual = B - exact @ V
             error = residual.square().sum(0)
@@ -227,10 +225,11 @@ def condition_laplace(
     if problem.H.shape[1]:
         _, RH = systems.unbent(mode.a, 1e-2 * variance_tolerance, problem.H)
         RH = RH + apart.N @ (apart.B @ (apart.N.T @ problem.H))
-    r = mode.expansion.gradient - mode.a
-    error = math.sqrt(max(float((r * problem.product(gp.kernel, r)).sum()), 0.0)) + _rounding(problem, gp, mode)
+    both = torch.cat([mode.expansion.gradient - mode.a, delta], dim=1)
+    residual, step = (both * problem.product(gp.kernel, both)).sum(0).clamp_min(0.0).sqrt().split(1)
+    error = float(residual) + _rounding(problem, gp, mode)
     return LaplacePosterior(
-        gp, problem, mode, method, numerics, error, (delta, dbeta), systems, apart, RH, variance_tolerance
+        gp, problem, mode, method, numerics, error, (step, dbeta), systems, apart, RH, variance_tolerance
     )
 
 

@@ -1,7 +1,7 @@
 """Solving with A = Sᵀ(K ⊗ I)S + I for a sequence of expansions: by its factor, or by preconditioned CG."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from kernelcg.inference.lower_bound import LEAST_RANK
 from kernelcg.operators import ConstantInvertible, Invertible, KernelPlusDiagonal, LinearOperator
 from kernelcg.planning import Kept, product_dtype
 from kernelcg.preconditioners import Preconditioner, recipe
-from kernelcg.preconditioners.partial_cholesky import extended, no_pivots, random_pivots
+from kernelcg.preconditioners.partial_cholesky import extended, no_pivots, random_pivots, weighted
 from kernelcg.randomness import child, seeded
 from kernelcg.solvers import CholeskyFactor, SolveReport, Status, Stopping, solve
 
@@ -30,6 +30,7 @@ class NewtonSystems(ABC):
     gp: LatentProcess
     expansion: Expansion
     A: LinearOperator
+    stopping: Stopping
     statuses: list[Status]
     products: int
 
@@ -52,7 +53,7 @@ class NewtonSystems(ABC):
         right = torch.cat([expansion.half_transposed(product(self.gp.kernel, V)), expansion.half_transposed(H)], 1)
         sizes = torch.cat([V.norm(dim=0), expansion.half(expansion.half_transposed(H)).norm(dim=0)])
         sizes = torch.where(sizes > 0, sizes, 1.0)
-        stopping = Stopping(rtol=0.0, atol=rtol / max(expansion.norm(), 1e-100))
+        stopping = replace(self.stopping, rtol=0.0, atol=rtol / max(expansion.norm(), 1e-100))
         solved = expansion.half(self.solve(right / sizes, stopping)) * sizes
         return V - solved[:, : V.shape[1]], solved[:, V.shape[1] :]
 
@@ -78,6 +79,7 @@ class DirectSystems(NewtonSystems):
 
     problem: Observations
     gp: LatentProcess
+    stopping: Stopping = Stopping()
     statuses: list[Status] = field(default_factory=list)
     products: int = 0
 
@@ -98,15 +100,22 @@ class IterativeSystems(NewtonSystems):
     gp: LatentProcess
     preconditioner: str | Preconditioner | None = "auto"
     seed: int = 0
+    stopping: Stopping = Stopping()
+    """Its limits hold for every solve; tolerances are given with each."""
     kept: Kept | None = None
     statuses: list[Status] = field(default_factory=list)
     products: int = 0
     reports: list[SolveReport] = field(default_factory=list)
-    F: Tensor | None = None
 
     @property
     def has_chosen(self) -> bool:
         return self.preconditioner != "auto" or self.kept is not None or self.problem.classes > 1
+
+    @property
+    def report(self) -> SolveReport | None:
+        """Return the report of the first solve that failed, or of the last one."""
+        failed = (report for report in self.reports if report.status is not Status.CONVERGED)
+        return next(failed, self.reports[-1] if self.reports else None)
 
     def at(self, expansion: Expansion) -> None:
         A = expansion.system(self.gp.kernel, self.problem.X, self.problem.backend)
@@ -165,18 +174,21 @@ class IterativeSystems(NewtonSystems):
     def _class_preconditioner(self) -> ClassPreconditioner | None:
         if self.preconditioner is None or not isinstance(self.expansion, ClassExpansion):
             return None
-        if self.F is None:
-            self.F = self._low_rank()
-        if self.P is None:
-            self.P = ClassPreconditioner(self.F, self.expansion.pi)
-        return self.P if isinstance(self.P, ClassPreconditioner) else None
+        if not isinstance(self.P, ClassPreconditioner):
+            self.P = ClassPreconditioner(self._low_rank(self.expansion.pi), self.expansion.pi)
+        return self.P
 
-    def _low_rank(self) -> Tensor:
-        """Return F with F Fᵀ ≈ K, by randomly pivoted Cholesky of a rank whose class-wise factors stay cheap."""
+    def _low_rank(self, pi: Tensor) -> Tensor:
+        """Return F with F Fᵀ ≈ K where W is large: pivots are drawn by the diagonal of what is left of it times tr W.
+
+        Where the classes are certain W is next to nothing, and K there does not matter. The rank is one whose
+        class-wise factors stay cheap.
+        """
         problem, kernel = self.problem, self.gp.kernel
         n, C = len(problem), problem.classes
         rank = max(LEAST_RANK, int((CLASS_WORK / (C * n)) ** 0.5))
         rank = min(rank, n, max(int(problem.backend.budget() / (8 * (4 * n + 2 * C * LEAST_RANK))), 1))
-        choose = random_pivots(child(seeded(self.seed), "pivots"))
+        weights = (pi * (1 - pi)).sum(1).clamp_min(1e-8)
+        choose = weighted(random_pivots(child(seeded(self.seed), "pivots")), weights)
         empty = no_pivots(kernel, problem.X)
         return extended(empty, kernel, problem.X, problem.backend, rank=rank, tolerance=1e-10, choose=choose).F

@@ -237,7 +237,7 @@ class Posterior:
             V = certified(A, K, report.solution, self._certifier(), self.rounding, prior.clamp_min(0).sqrt())
             least = (K * V.X + V.X * V.R).sum(0)
             known = (prior - least - V.error.square()).clamp_min(0.0) + noise
-            excess = float((V.error.square() / known).max()) / self.variance_tolerance
+            excess = float((V.error.square() / known.clamp_min(1e-300)).max()) / self.variance_tolerance
             if excess <= 1:
                 return V, Status.CONVERGED
             if report.status is not Status.CONVERGED or float(V.floor.max()) > 0.5 * float(V.error.max()):

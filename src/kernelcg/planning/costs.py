@@ -63,9 +63,14 @@ class Costs:
         return 2 * entries + factorisation
 
 
-def counted(n: int, k: int, d: int) -> Costs:
-    """Return costs on a machine of typical speed, by counting operations: the same in every run."""
-    product = n * n * ((d + 10) / 2 + k) / TYPICAL_MULTIPLY_ADDS + STEP_OF_PYTHON
+def counted(n: int, k: int, d: int, *, stored: bool = False) -> Costs:
+    """Return costs on a machine of typical speed, by counting operations: the same in every run.
+
+    A ``stored`` K is read from memory, not computed.
+    """
+    computed = ((d + 10) / 2 + k) / TYPICAL_MULTIPLY_ADDS
+    read = max(1 / TYPICAL_BANDWIDTH, k / TYPICAL_MULTIPLY_ADDS)
+    product = n * n * (read if stored else computed) + STEP_OF_PYTHON
     return Costs(n, k, product, TYPICAL_FLOPS, TYPICAL_BANDWIDTH)
 
 

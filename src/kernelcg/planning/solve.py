@@ -10,6 +10,7 @@ import torch
 from torch import Generator
 
 from kernelcg.arguments import matrix, memory_bytes
+from kernelcg.backends import Dense
 from kernelcg.operators import Invertible, KernelPlusDiagonal
 from kernelcg.planning.automatic import Search
 from kernelcg.planning.costs import counted
@@ -139,7 +140,8 @@ def solve_automatically(
     held = memory_bytes(memory)
     numbers = math.inf if held is None else held // 8
     right = matrix(B, "B", finite=False).double()
-    costs = counted(len(A), right.shape[1], A.X.shape[1]) if reproducible else None
+    stored = isinstance(A.backend, Dense)
+    costs = counted(len(A), right.shape[1], A.X.shape[1], stored=stored) if reproducible else None
     search = Search(
         A,
         right,

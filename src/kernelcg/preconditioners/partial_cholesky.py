@@ -142,3 +142,18 @@ def accept(E: Floats, limits: Floats, smallest: float) -> tuple[NDArray[np.int64
             accepted.append(i)
     chosen = np.array(accepted, dtype=np.int64)
     return chosen, np.tril(L[chosen][:, : len(chosen)])
+
+
+def weighted(choose: Choose, weights: Tensor) -> Choose:
+    """Return the rule for D^½ E D^½ with D = diag(weights), where rows matter more or less than others."""
+    root = weights.sqrt()
+
+    def rule(remainder: Tensor, block: Callable[[Tensor], Floats]) -> tuple[Tensor, Floats]:
+        def scaled(rows: Tensor) -> Floats:
+            own = root[rows].cpu().numpy()
+            return own[:, None] * block(rows) * own
+
+        chosen, L = choose(remainder * weights, scaled)
+        return chosen, L / root[chosen].cpu().numpy()[:, None]
+
+    return rule
