@@ -137,9 +137,7 @@ class GPClassifier(ClassifierMixin, LatentMachine):  # type: ignore[misc]  # skl
             check_classification_targets(y)
             self.classes_, codes = np.unique(y, return_inverse=True)
             if len(self.classes_) < 2:
-                raise ValueError(
-                    f"GPClassifier needs at least two classes; y holds only one class, {self.classes_[0]!r}"
-                )
+                raise ValueError(f"GPClassifier needs at least two classes; y holds only one class, {self.classes_[0]}")
             for name in ("posterior_", "estimators_"):
                 self.__dict__.pop(name, None)
             if len(self.classes_) > 2 and self.likelihood in ("probit", "logit"):
@@ -155,8 +153,7 @@ class GPClassifier(ClassifierMixin, LatentMachine):  # type: ignore[misc]  # skl
         chosen = ("probit" if C == 2 else "softmax") if self.likelihood == "auto" else self.likelihood
         problem = self._observations(X, codes, classes=C if chosen == "softmax" else 1)
         kernel = self._first_kernel(first_kernel(problem.X, START_VARIANCE).bounded(variance=VARIANCES))
-        self._learn_and_condition(problem, LatentProcess(kernel, LINKS[chosen]()))
-        return self._problems()
+        return self._learn_and_condition(problem, LatentProcess(kernel, LINKS[chosen]()))
 
     def _fit_one_against_the_rest(self, X: Floats, codes: NDArray[np.int64]) -> list[str]:
         """Condition one latent function for each class, independently; return what went wrong."""

@@ -124,9 +124,11 @@ class GPGeneralizedRegressor(RegressorMixin, LatentMachine):  # type: ignore[mis
             problem = self._observations(X, y, _checked_exposure(exposure, len(X)), mean=self.mean)
             likelihood, variance = self._first_likelihood(problem.y)
             likelihood.check(problem.y, problem.exposure)
+            if self.mean != "zero":
+                _require_level(likelihood, problem.y, problem.exposure)
             kernel = self._first_kernel(first_kernel(problem.X, variance))
-            self._learn_and_condition(problem, LatentProcess(kernel, likelihood))
-        self._warn_of_fit(self._problems())
+            problems = self._learn_and_condition(problem, LatentProcess(kernel, likelihood))
+        self._warn_of_fit(problems)
         return self
 
     def _first_likelihood(self, y: Tensor) -> tuple[Likelihood, float]:
@@ -211,6 +213,16 @@ def _checked_exposure(exposure: Any, n: int) -> Floats:
     if values.shape not in ((), (n,)):
         raise ValueError(f"exposure must be one number or {n} of them, not of shape {values.shape}")
     return np.broadcast_to(values, (n,)).copy()
+
+
+def _require_level(likelihood: Likelihood, y: Tensor, exposure: Tensor) -> None:
+    """Raise if the best level of the latent function is infinite."""
+    none = bool((y == 0).all()) and isinstance(likelihood, Poisson | NegativeBinomial | Binomial)
+    every = bool((y == exposure).all()) and isinstance(likelihood, Binomial)
+    if none or every:
+        raise ValueError(
+            f"every y is {'0' if none else 'the number of trials'}: no finite level suits them best; use mean='zero'"
+        )
 
 
 def _robust_spread(y: Tensor) -> float:

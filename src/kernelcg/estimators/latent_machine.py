@@ -14,6 +14,7 @@ from kernelcg.errors import ConvergenceWarning
 from kernelcg.estimators.base import ProcessEstimator
 from kernelcg.estimators.data import as_tensor, require_magnitude
 from kernelcg.estimators.regressor import STEPS
+from kernelcg.estimators.search import runaways
 from kernelcg.estimators.settings import (
     BLOCKS,
     Plan,
@@ -99,7 +100,8 @@ class LatentMachine(ProcessEstimator):
     def _objective(self, problem: Observations) -> LaplaceObjective:
         return LaplaceObjective(problem, self.method, self._numerics())
 
-    def _learn_and_condition(self, problem: Observations, gp: LatentProcess) -> None:
+    def _learn_and_condition(self, problem: Observations, gp: LatentProcess) -> list[str]:
+        """Do what a fit does; return what went wrong."""
         self.plan_ = planned(problem, self.method, self.probes + problem.H.shape[1])
         logger.info("plan: %s", self.plan_)
         self.learning_ = learn(
@@ -120,6 +122,7 @@ class LatentMachine(ProcessEstimator):
         self.n_iter_ = max(len(self.learning_.steps), 1)
         self._name_results()
         logger.info("%s", self.certificate_)
+        return self._problems(gp)
 
     def _name_results(self) -> None:
         """Make attributes of what users look for first."""
@@ -128,7 +131,7 @@ class LatentMachine(ProcessEstimator):
 
     # what went wrong
 
-    def _problems(self) -> list[str]:
+    def _problems(self, start: LatentProcess) -> list[str]:
         """Return in plain words what did not converge and what to do, if anything."""
         learning, found = self.learning_, []
         if learning.failures:
@@ -138,6 +141,7 @@ class LatentMachine(ProcessEstimator):
             )
         if not learning.converged:
             found.append(f"learning ended early: {learning.reason} (see learning_; raise max_iter, or start elsewhere)")
+        found += runaways(start, learning.gp)
         if not self.certificate_.met:
             found.append(
                 f"the fit is NOT exact: {self.certificate_.reason} (see certificate_; raise rtol, bound the variance "

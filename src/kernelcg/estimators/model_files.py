@@ -19,8 +19,9 @@ from safetensors import safe_open
 from safetensors.numpy import save
 from torch import Tensor
 
-from kernelcg import kernels
+from kernelcg import kernels, likelihoods
 from kernelcg.errors import ModelFileError
+from kernelcg.inference.latent import LatentProcess
 from kernelcg.inference.model import GaussianProcess, Noise
 from kernelcg.parameters import FREE, Parametric, Restriction
 
@@ -35,7 +36,11 @@ DTYPES = {
 
 BUILT_IN: Mapping[str, type[Parametric]] = {
     f"{FORMAT}.{cls.__name__}": cls
-    for cls in (*(getattr(kernels, name) for name in kernels.__all__), Noise, GaussianProcess)
+    for cls in (
+        *(getattr(kernels, name) for name in kernels.__all__),
+        *(getattr(likelihoods, name) for name in likelihoods.__all__),
+        *(Noise, GaussianProcess, LatentProcess),
+    )
     if isinstance(cls, type) and issubclass(cls, Parametric)
 }
 """The classes of the library that a file may name; all others must be passed by the caller."""
@@ -234,7 +239,7 @@ def rebuild(description: object, classes: Iterable[type[Parametric]] = ()) -> Pa
     ModelFileError : if a class is unknown or the description malformed
     """
     try:
-        return _record(description, {**BUILT_IN, **_by_name(classes)})
+        return _record(description, {**BUILT_IN, **by_name(classes)})
     except RecursionError as error:
         raise ModelFileError("the model is malformed: its description is nested too deeply") from error
 
@@ -267,7 +272,7 @@ def _encode_restriction(restriction: Restriction) -> dict[str, Any]:
     return {"fixed": bool(restriction.fixed), "bounds": bounds, "prior": prior}
 
 
-def _by_name(classes: Iterable[type[Parametric]]) -> dict[str, type[Parametric]]:
+def by_name(classes: Iterable[type[Parametric]]) -> dict[str, type[Parametric]]:
     """Return the classes of the caller by name."""
     found: dict[str, type[Parametric]] = {}
     for cls in classes:

@@ -1,39 +1,39 @@
 """Fitted estimators as model files: O(n (d + c)) numbers and no code."""
 
-import inspect
-import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, is_dataclass
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any
 
 import numpy as np
 import torch
-from sklearn.gaussian_process.kernels import Kernel as SklearnKernel
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from kernelcg.errors import ModelFileError
+from kernelcg.estimators.base import ProcessEstimator
+from kernelcg.estimators.classifier import GPClassifier
+from kernelcg.estimators.generalized import GPGeneralizedRegressor
 from kernelcg.estimators.kernel_ridge import KernelRidge
+from kernelcg.estimators.latent_machine import LatentMachine
+from kernelcg.estimators.latent_saving import latent_contents, latent_restored
 from kernelcg.estimators.machine import KernelMachine
+from kernelcg.estimators.packing import packed, parameters, unpacked, usable_device
 from kernelcg.estimators.regressor import GPRegressor
-from kernelcg.estimators.settings import PRECISIONS, Plan, chosen_backend, chosen_device, chosen_precision, logger
-from kernelcg.estimators.sklearn_kernels import OneFeature, converted
+from kernelcg.estimators.settings import Plan, chosen_backend, chosen_precision
+from kernelcg.estimators.sklearn_kernels import OneFeature
 from kernelcg.inference.bounds import Certified, Rounding
 from kernelcg.inference.certificate import Certificate
 from kernelcg.inference.learning import Learned
 from kernelcg.inference.model import Drift, GaussianProcess, Regression
 from kernelcg.inference.posterior import Posterior
 from kernelcg.parameters import Parametric
-from kernelcg.solvers import SolveReport, Status, Stopping
-
-R = TypeVar("R")
+from kernelcg.solvers import SolveReport, Stopping
 
 DAMAGE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """What wrong contents of a file may raise when objects are made of them."""
 
 
-def save(estimator: KernelMachine, path: str | os.PathLike[str]) -> None:
+def save(estimator: ProcessEstimator, path: str | os.PathLike[str]) -> None:
     """Write a fitted estimator to a file that `load` reads.
 
     The file holds the training data, the weights with their residuals and error bounds, the hyperparameters with
@@ -54,9 +54,12 @@ def save(estimator: KernelMachine, path: str | os.PathLike[str]) -> None:
 
     kind = type(estimator).__name__
     if ESTIMATORS.get(kind) is not type(estimator):
-        raise TypeError(f"only {' and '.join(ESTIMATORS)} can be saved, not {kind}; pickle it instead")
+        raise TypeError(f"only {', '.join(ESTIMATORS)} can be saved, not {kind}; pickle it instead")
     check_is_fitted(estimator)
-    header, tensors = _contents(estimator, model_files.describe)
+    if isinstance(estimator, LatentMachine):
+        header, tensors = latent_contents(estimator, model_files.describe)
+    elif isinstance(estimator, KernelMachine):
+        header, tensors = _contents(estimator, model_files.describe)
     model_files.write(path, kind, header, tensors)
 
 
@@ -82,16 +85,23 @@ def load(path: str | os.PathLike[str], kernels: type[Parametric] | Iterable[type
 
     given = (kernels,) if isinstance(kernels, type) else tuple(kernels)
     classes: tuple[type[Parametric], ...] = (*given, OneFeature)
+    model_files.by_name(classes)  # what is wrong with them is not the fault of the file
     model = model_files.read(path)
     if model.kind not in ESTIMATORS:
         raise ModelFileError(f"{os.fspath(path)} holds a {model.kind!r:.60}, which is not known here; upgrade kernelcg")
-    gp = model_files.rebuild(model.header.get("gp"), classes)
+
+    def rebuild(description: Any) -> Parametric:
+        return model_files.rebuild(description, classes)
+
     try:
         values = {
-            name: model_files.rebuild(value, classes) if isinstance(value, dict) else value
+            name: rebuild(value) if isinstance(value, dict) else value
             for name, value in model.header["parameters"].items()
         }
-        return _restored(ESTIMATORS[model.kind](**values), gp, model.header, model.tensors)
+        estimator = ESTIMATORS[model.kind](**values)
+        if isinstance(estimator, LatentMachine):
+            return latent_restored(estimator, model.header, model.tensors, rebuild)
+        return _restored(estimator, rebuild(model.header.get("gp")), model.header, model.tensors)
     except (ModelFileError, torch.cuda.OutOfMemoryError):
         raise
     except DAMAGE as error:
@@ -106,22 +116,22 @@ def _contents(
     posterior, tensors = estimator.posterior_, dict[str, Tensor]()
     problem = posterior.problem
     header = {
-        "parameters": _parameters(estimator, describe),
+        "parameters": parameters(estimator, describe),
         "gp": describe(posterior.gp),
         "mean": problem.mean,
         "y_shape": list(estimator._y_shape),
         "n_features_in": int(estimator.n_features_in_),
         "feature_names_in": [str(name) for name in getattr(estimator, "feature_names_in_", [])],
         "variance_tolerance": posterior.variance_tolerance,
-        "stopping": _packed(posterior.stopping),
-        "plan": _packed(estimator.plan_),
-        "learning": _packed(estimator.learning_, leave_out=("gp",)),
-        "certificate": _packed(estimator.certificate_, tensors, "certificate"),
-        "report": _packed(posterior.report, tensors, "report", leave_out=("solution", "residual_norms")),
-        "data": _packed(problem, tensors, "data", leave_out=("mean", "backend", "precision")),
-        "drift": _packed(problem.drift, tensors, "drift"),
-        "weights": _packed(posterior.weights, tensors, "weights"),
-        "drift_weights": _packed(posterior.drift_weights, tensors, "drift_weights"),
+        "stopping": packed(posterior.stopping),
+        "plan": packed(estimator.plan_),
+        "learning": packed(estimator.learning_, leave_out=("gp",)),
+        "certificate": packed(estimator.certificate_, tensors, "certificate"),
+        "report": packed(posterior.report, tensors, "report", leave_out=("solution", "residual_norms")),
+        "data": packed(problem, tensors, "data", leave_out=("mean", "backend", "precision")),
+        "drift": packed(problem.drift, tensors, "drift"),
+        "weights": packed(posterior.weights, tensors, "weights"),
+        "drift_weights": packed(posterior.drift_weights, tensors, "drift_weights"),
     }
     own = {name: torch.from_numpy(np.asarray(getattr(estimator, name))) for name in OWN[type(estimator).__name__]}
     tensors.update(beta=posterior.beta, ordinary=problem.ordinary, **own)
@@ -132,14 +142,14 @@ def _restored(
     estimator: KernelMachine, gp: Any, header: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> KernelMachine:
     own = OWN[type(estimator).__name__]
-    device = _usable_device(estimator)
+    device = usable_device(estimator)
     here = {name: value if name in own else value.to(device) for name, value in tensors.items()}
     posterior = _posterior(estimator, gp, header, here)
     estimator.posterior_ = posterior
     estimator.report_ = posterior.report
-    estimator.plan_ = _unpacked(Plan, header["plan"])
-    estimator.learning_ = _unpacked(Learned, header["learning"], gp=posterior.gp)
-    estimator.certificate_ = _unpacked(Certificate, header["certificate"], here, "certificate")
+    estimator.plan_ = unpacked(Plan, header["plan"])
+    estimator.learning_ = unpacked(Learned, header["learning"], gp=posterior.gp)
+    estimator.certificate_ = unpacked(Certificate, header["certificate"], here, "certificate")
     estimator.n_iter_ = max(len(estimator.learning_.steps), 1)
     estimator.kernel_ = posterior.gp.kernel
     estimator._y_shape = tuple(header["y_shape"])
@@ -158,7 +168,9 @@ def _restored(
     return estimator
 
 
-ESTIMATORS: Mapping[str, type[KernelMachine]] = {cls.__name__: cls for cls in (GPRegressor, KernelRidge)}
+ESTIMATORS: Mapping[str, type[ProcessEstimator]] = {
+    cls.__name__: cls for cls in (GPRegressor, KernelRidge, GPClassifier, GPGeneralizedRegressor)
+}
 """What a file may name."""
 
 OWN: Mapping[str, tuple[str, ...]] = {"GPRegressor": ("y_mean_", "y_scale_"), "KernelRidge": ()}
@@ -173,8 +185,8 @@ def _posterior(estimator: Any, gp: Any, header: Mapping[str, Any], tensors: Mapp
     if not isinstance(gp, GaussianProcess):
         raise TypeError(f"{type(gp).__name__} is not a Gaussian process")
     problem = _problem(estimator, header["mean"], tensors)
-    weights = _unpacked(Certified, header["weights"], tensors, "weights")
-    drift_weights = _unpacked(Certified, header["drift_weights"], tensors, "drift_weights")
+    weights = unpacked(Certified, header["weights"], tensors, "weights")
+    drift_weights = unpacked(Certified, header["drift_weights"], tensors, "drift_weights")
     beta = tensors["beta"]
     c, b = problem.Y.shape[1], problem.H.shape[1]
     _require_shapes(weights, problem.Y.shape)
@@ -193,12 +205,12 @@ def _posterior(estimator: Any, gp: Any, header: Mapping[str, Any], tensors: Mapp
         beta,
         weights,
         drift_weights,
-        _unpacked(SolveReport, header["report"], tensors, "report", solution=solution, residual_norms=last),
+        unpacked(SolveReport, header["report"], tensors, "report", solution=solution, residual_norms=last),
         None,
         Rounding.of(problem.system(gp)),
         None,
         None,
-        _unpacked(Stopping, header["stopping"]),
+        unpacked(Stopping, header["stopping"]),
         float(header["variance_tolerance"]),
     )
 
@@ -225,115 +237,3 @@ def _require_shapes(solved: Certified, shape: torch.Size) -> None:
     n, k = shape
     if [part.shape for part in (solved.X, solved.R, solved.error, solved.floor)] != [(n, k), (n, k), (k,), (k,)]:
         raise ValueError("its weights do not fit its data")
-
-
-def _usable_device(estimator: Any) -> torch.device:
-    """Return the device of the estimator, or else the CPU, which the estimator then says."""
-    try:
-        return chosen_device(estimator.device)
-    except ValueError as error:
-        logger.warning("the model is loaded on the CPU: %s", error)
-        estimator.device = "cpu"
-        return torch.device("cpu")
-
-
-# parameters of the constructor
-
-
-def _parameters(estimator: KernelMachine, describe: Callable[[Parametric], dict[str, Any]]) -> dict[str, Any]:
-    """Return the parameters of the constructor as JSON, without those that a file cannot hold."""
-    values = dict(estimator.get_params(deep=False))
-    if isinstance(values["kernel"], SklearnKernel):
-        values["kernel"], white = converted(values["kernel"])
-        values.update(_with_white(values, white))
-    plain = {name: _plain(value, describe) for name, value in values.items()}
-    defaults = inspect.signature(type(estimator)).parameters
-    return {name: defaults[name].default if value is LOST else value for name, value in plain.items()}
-
-
-def _with_white(values: Mapping[str, Any], white: Any) -> dict[str, Any]:
-    """Return the parameter that takes the white part of a scikit-learn kernel."""
-    if white is None:
-        return {}
-    if "alpha" in values:
-        return {"alpha": np.asarray(values["alpha"], dtype=np.float64) + white.variance.item()}
-    return {"noise": white}
-
-
-LOST = object()
-"""Stands for a value that a file cannot hold."""
-
-
-def _plain(value: Any, describe: Callable[[Parametric], dict[str, Any]]) -> Any:
-    if isinstance(value, Parametric):
-        return describe(value)
-    if isinstance(value, np.generic | np.ndarray | Tensor):
-        value = value.item() if math.prod(value.shape) == 1 else LOST
-    if isinstance(value, type | np.dtype):
-        return np.dtype(value).name
-    if isinstance(value, torch.device):
-        return str(value)
-    finite = not isinstance(value, float) or math.isfinite(value)
-    return value if value is None or (isinstance(value, str | int | float) and finite) else LOST
-
-
-# records
-
-
-def _packed(
-    record: Any, tensors: dict[str, Tensor] | None = None, prefix: str = "", leave_out: tuple[str, ...] = ()
-) -> dict[str, Any]:
-    """Return the fields of a record as JSON; put those that are tensors into ``tensors``."""
-    header = {}
-    for field in fields(record):
-        value = getattr(record, field.name)
-        if not field.init or field.name in leave_out:
-            continue
-        if isinstance(value, Tensor) and tensors is not None:
-            tensors[f"{prefix}.{field.name}"] = value
-        elif value is not None:
-            header[field.name] = _json(value)
-    return header
-
-
-def _unpacked(
-    cls: type[R],
-    header: Mapping[str, Any],
-    tensors: Mapping[str, Tensor] | None = None,
-    prefix: str = "",
-    **given: Any,
-) -> R:
-    """Return the record that `_packed` was given; ``given`` fills in what was left out."""
-    known = dict(given)
-    for field in fields(cls):  # type: ignore[arg-type]  # a dataclass
-        stored = f"{prefix}.{field.name}"
-        if tensors is not None and stored in tensors:
-            known[field.name] = tensors[stored]
-        elif field.name in header:
-            known[field.name] = _parsed(field.type, header[field.name])
-    return cls(**known)
-
-
-def _json(value: Any) -> Any:
-    if isinstance(value, Status):
-        return value.name
-    if isinstance(value, torch.dtype):
-        return str(value).removeprefix("torch.")
-    if isinstance(value, tuple):
-        return [_json(item) for item in value]
-    if is_dataclass(value):
-        return _packed(value)
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _parsed(kind: Any, value: Any) -> Any:
-    """Return the value of a field that is annotated as ``kind``."""
-    if kind is Status:
-        return Status[value]
-    if kind is torch.dtype:
-        return PRECISIONS[value]
-    if get_origin(kind) is tuple:
-        return tuple(_parsed(get_args(kind)[0], item) for item in value)
-    if is_dataclass(kind):
-        return _unpacked(kind, value)  # type: ignore[arg-type]
-    return kind(value)

@@ -1,0 +1,132 @@
+"""Parameters of constructors and records as JSON values and tensors, for model files."""
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar, get_args, get_origin
+
+import numpy as np
+import torch
+from sklearn.gaussian_process.kernels import Kernel as SklearnKernel
+from torch import Tensor
+
+from kernelcg.estimators.base import ProcessEstimator
+from kernelcg.estimators.settings import PRECISIONS, chosen_device, logger
+from kernelcg.estimators.sklearn_kernels import converted
+from kernelcg.parameters import Parametric
+from kernelcg.solvers import Status
+
+R = TypeVar("R")
+
+
+def usable_device(estimator: Any) -> torch.device:
+    """Return the device of the estimator, or else the CPU, which the estimator then says."""
+    try:
+        return chosen_device(estimator.device)
+    except ValueError as error:
+        logger.warning("the model is loaded on the CPU: %s", error)
+        estimator.device = "cpu"
+        return torch.device("cpu")
+
+
+# parameters of the constructor
+
+
+def parameters(estimator: ProcessEstimator, describe: Callable[[Parametric], dict[str, Any]]) -> dict[str, Any]:
+    """Return the parameters of the constructor as JSON, without those that a file cannot hold."""
+    values = dict(estimator.get_params(deep=False))
+    if isinstance(values["kernel"], SklearnKernel):
+        values["kernel"], white = converted(values["kernel"])
+        values.update(_with_white(values, white))
+    plain = {name: _plain(value, describe) for name, value in values.items()}
+    defaults = inspect.signature(type(estimator)).parameters
+    return {name: defaults[name].default if value is LOST else value for name, value in plain.items()}
+
+
+def _with_white(values: Mapping[str, Any], white: Any) -> dict[str, Any]:
+    """Return the parameter that takes the white part of a scikit-learn kernel."""
+    if white is None:
+        return {}
+    if "alpha" in values:
+        return {"alpha": np.asarray(values["alpha"], dtype=np.float64) + white.variance.item()}
+    return {"noise": white}
+
+
+LOST = object()
+"""Stands for a value that a file cannot hold."""
+
+
+def _plain(value: Any, describe: Callable[[Parametric], dict[str, Any]]) -> Any:
+    if isinstance(value, Parametric):
+        return describe(value)
+    if isinstance(value, np.generic | np.ndarray | Tensor):
+        value = value.item() if math.prod(value.shape) == 1 else LOST
+    if isinstance(value, type | np.dtype):
+        return np.dtype(value).name
+    if isinstance(value, torch.device):
+        return str(value)
+    finite = not isinstance(value, float) or math.isfinite(value)
+    return value if value is None or (isinstance(value, str | int | float) and finite) else LOST
+
+
+# records
+
+
+def packed(
+    record: Any, tensors: dict[str, Tensor] | None = None, prefix: str = "", leave_out: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Return the fields of a record as JSON; put those that are tensors into ``tensors``."""
+    header = {}
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if not field.init or field.name in leave_out:
+            continue
+        if isinstance(value, Tensor) and tensors is not None:
+            tensors[f"{prefix}.{field.name}"] = value
+        elif value is not None:
+            header[field.name] = _json(value)
+    return header
+
+
+def unpacked(
+    cls: type[R],
+    header: Mapping[str, Any],
+    tensors: Mapping[str, Tensor] | None = None,
+    prefix: str = "",
+    **given: Any,
+) -> R:
+    """Return the record that `_packed` was given; ``given`` fills in what was left out."""
+    known = dict(given)
+    for field in fields(cls):  # type: ignore[arg-type]  # a dataclass
+        stored = f"{prefix}.{field.name}"
+        if tensors is not None and stored in tensors:
+            known[field.name] = tensors[stored]
+        elif field.name in header:
+            known[field.name] = _parsed(field.type, header[field.name])
+    return cls(**known)
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, Status):
+        return value.name
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, tuple):
+        return [_json(item) for item in value]
+    if is_dataclass(value):
+        return packed(value)
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _parsed(kind: Any, value: Any) -> Any:
+    """Return the value of a field that is annotated as ``kind``."""
+    if kind is Status:
+        return Status[value]
+    if kind is torch.dtype:
+        return PRECISIONS[value]
+    if get_origin(kind) is tuple:
+        return tuple(_parsed(get_args(kind)[0], item) for item in value)
+    if is_dataclass(kind):
+        return unpacked(kind, value)  # type: ignore[arg-type]
+    return kind(value)
