@@ -190,6 +190,8 @@ def test_the_gradient_of_the_likelihood_is_that_of_scikit_learn():
     np.testing.assert_allclose(slope, gradient[order], rtol=1e-4, atol=1e-5)
     assert ours.log_marginal_likelihood(theta[order]) == found
     assert ours.log_marginal_likelihood() == ours.log_marginal_likelihood_value_
+    with pytest.raises(ValueError, match="theta must hold the logarithms of kernel"):
+        ours.log_marginal_likelihood([0.0])
 
 
 def test_learning_ends_where_scikit_learn_ends():

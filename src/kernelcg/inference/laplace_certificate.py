@@ -110,6 +110,7 @@ def laplace_certificate(posterior: LaplacePosterior, *, tolerance: float) -> Lap
     if systems is None:
         raise ValueError("this posterior was stored without its factors: call restored() first")
     found = laplace_value(posterior.problem, posterior.gp, mode, systems, posterior.numerics)
+    exists = not math.isnan(found.value)
     return LaplaceCertificate(
         newton=mode.status,
         tolerance=tolerance,
@@ -120,9 +121,9 @@ def laplace_certificate(posterior: LaplacePosterior, *, tolerance: float) -> Lap
         mean_error=float(posterior.mean_bound(posterior.problem.X).max()),
         rests_on=posterior.rests_on,
         negative=len(mode.expansion.apart),
-        evidence=found.status,
-        log_marginal_likelihood=found.value,
+        evidence=found.status if exists else Status.INDEFINITE_OPERATOR,
+        log_marginal_likelihood=found.value if exists else -math.inf,
         standard_error=found.value_error,
-        lower=found.lower,
-        upper=found.upper,
+        lower=found.lower if exists else -math.inf,
+        upper=found.upper if exists else -math.inf,
     )
