@@ -4,11 +4,12 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from kernelcg.backends import Backend
 from kernelcg.kernels import Kernel
 from kernelcg.operators import LinearOperator
+from kernelcg.randomness import normal
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +48,49 @@ class ClassSystem(LinearOperator):
     def spectrum_floor(self) -> float:
         """Return 1: SᵀKS is positive semi-definite."""
         return 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class LowRankClassSystem(LinearOperator):
+    """A with F Fᵀ ⪯ K in the place of K: close to A, with cheap products and draws."""
+
+    F: Tensor  # (n, m)
+    pi: Tensor  # (n, C)
+
+    def __len__(self) -> int:
+        return self.pi.numel()
+
+    def __matmul__(self, V: Tensor) -> Tensor:
+        return self._outwards(self.F @ (self.F.T @ self._inwards(V))).reshape(V.shape) + V
+
+    @property
+    def device(self) -> torch.device:
+        return self.pi.device
+
+    @property
+    def precision(self) -> torch.dtype:
+        return torch.float64
+
+    def with_precision(self, precision: torch.dtype) -> Self:
+        if precision != torch.float64:
+            raise TypeError("it has products in float64 only")
+        return self
+
+    def sample(self, generator: Generator, k: int) -> Tensor:
+        """Return (N, k) draws Sᵀ(F ⊗ I)ε₁ + ε₂ from N(0, A)."""
+        n, C = self.pi.shape
+        inner = normal(self.F.shape[1], C * k, generator, like=self.F)
+        return self._outwards(self.F @ inner).reshape(n * C, k) + normal(n * C, k, generator, like=self.F)
+
+    def _inwards(self, V: Tensor) -> Tensor:
+        """Return S V as (n, Ck)."""
+        root = self.pi.sqrt()[..., None]
+        return (root * without_root(V.reshape(*self.pi.shape, -1), root)).reshape(len(self.pi), -1)
+
+    def _outwards(self, V: Tensor) -> Tensor:
+        """Return SᵀV, from and as (n, C, k)."""
+        root = self.pi.sqrt()[..., None]
+        return without_root(root * V.reshape(*self.pi.shape, -1), root)
 
 
 def without_root(V: Tensor, root: Tensor) -> Tensor:

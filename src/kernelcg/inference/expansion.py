@@ -43,6 +43,10 @@ class Expansion(ABC):
         """Return an upper bound of ‖S‖₂."""
 
     @abstractmethod
+    def trace(self) -> Tensor:
+        """Return (n,) the trace of S Sᵀ at each point."""
+
+    @abstractmethod
     def half(self, V: Tensor) -> Tensor:
         """Return S V, V (N, k)."""
 
@@ -93,6 +97,9 @@ class ScalarExpansion(Expansion):
     def norm(self) -> float:
         return float(self.root.max())
 
+    def trace(self) -> Tensor:
+        return self.root.square()
+
     def half(self, V: Tensor) -> Tensor:
         return self.root[:, None] * V
 
@@ -102,14 +109,14 @@ class ScalarExpansion(Expansion):
     def system(self, kernel: Kernel, X: Tensor, backend: Backend) -> KernelPlusDiagonal:
         return KernelPlusDiagonal(kernel, X, torch.ones_like(self.root), self.root, backend)
 
-    def variances(self, L: Tensor, R: Tensor, correction: Tensor, apart: Tensor) -> Tensor:
-        r"""Return (n,) the diagonal of Σ = (K⁻¹ + W)⁻¹, from L and R (n, k) with E[L Rᵀ] = I − A⁻¹ = SΣ₊S.
+    def variances(self, own: Tensor, correction: Tensor, apart: Tensor) -> Tensor:
+        r"""Return (n,) the diagonal of Σ = (K⁻¹ + W)⁻¹ from ``own``, that of I − A⁻¹ = SΣ₊S.
 
         ``apart`` has the diagonal of Σ₊ at the points apart; ``correction`` is what Σ lacks of Σ₊. Where W underflows
         so does whatever the variance is multiplied with: it is set to 0.
         """
         squared = self.root.square()
-        scaled = torch.where(squared > UNDERFLOW, (L * R).mean(1) / squared.clamp_min(UNDERFLOW), 0.0)
+        scaled = torch.where(squared > UNDERFLOW, own / squared.clamp_min(UNDERFLOW), 0.0)
         scaled = scaled.index_put((self.rows,), apart)
         return scaled - correction
 
@@ -139,6 +146,9 @@ class ClassExpansion(Expansion):
 
     def norm(self) -> float:
         return float(self.pi.max().sqrt())
+
+    def trace(self) -> Tensor:
+        return (self.pi * (1 - self.pi)).sum(1)
 
     def half(self, V: Tensor) -> Tensor:
         return self.likelihood.half(self.pi, self._by_class(V)).reshape(V.shape)

@@ -14,7 +14,6 @@ from kernelcg.inference.iterative import GROUPS, Numerics
 from kernelcg.inference.latent import LatentProcess, Observations
 from kernelcg.inference.mode import Mode, find_mode
 from kernelcg.inference.newton_systems import DirectSystems, IterativeSystems, NewtonSystems
-from kernelcg.planning import Kept
 from kernelcg.randomness import child, rademacher, seeded
 from kernelcg.solvers import Status, log_determinant
 
@@ -28,10 +27,9 @@ TIGHT = 1e-10
 
 @dataclass(frozen=True, eq=False)
 class LaplaceTrail:
-    """What an evaluation leaves to the next one nearby: mode, preconditioner, solutions for the probes."""
+    """What an evaluation leaves to the next one nearby: the mode, solutions for the probes."""
 
     f: Tensor
-    kept: Kept | None = None
     solutions: Tensor | None = None
 
     def without_probes(self) -> "LaplaceTrail":
@@ -79,14 +77,11 @@ class Apart:
         return cls(N, T, 0.5 * (B + B.T), float(spectrum.log().sum()), inner.diagonal())
 
 
-def systems_for(
-    problem: Observations, gp: LatentProcess, method: str, numerics: Numerics, kept: Kept | None = None
-) -> NewtonSystems:
+def systems_for(problem: Observations, gp: LatentProcess, method: str, numerics: Numerics) -> NewtonSystems:
     """Return what solves the systems of a Newton step by this method."""
     if method == "direct":
         return DirectSystems(problem, gp, numerics.stopping)
-    kept = kept if numerics.preconditioner == "auto" else None  # a named one belongs to its kernel
-    return IterativeSystems(problem, gp, numerics.preconditioner, numerics.seed, numerics.stopping, kept)
+    return IterativeSystems(problem, gp, numerics.preconditioner, numerics.seed, numerics.stopping)
 
 
 def laplace_estimate(
@@ -121,13 +116,15 @@ def laplace_estimate(
     """
     gp = gp.with_log_parameters(gp.log_parameters().detach())
     theta, problem = gp.log_parameters(), problem.storing(gp.kernel)
-    systems = systems_for(problem, gp, method, numerics, None if trail is None else trail.kept)
+    systems = systems_for(problem, gp, method, numerics)
     start = None if trail is None else trail.f
     rtol = mode_rtol or (EXACT_RTOL if method == "direct" else LEARNING_RTOL)
     try:
         mode = find_mode(problem, gp, systems, rtol=rtol, start=start)
         if mode.status is Status.NOT_FINITE:
             return impossible(len(theta), mode.status), None
+        if mode.status is Status.PRECISION_EXHAUSTED and mode_rtol is None and mode.residual <= LEARNING_RTOL:
+            mode = replace(mode, status=Status.CONVERGED)  # rounding came first, but nobody asked for that much
         systems.at(mode.expansion)
         if isinstance(systems, DirectSystems):
             return direct_laplace(problem, gp, mode, systems), LaplaceTrail(mode.f)
@@ -140,6 +137,8 @@ def direct_laplace(problem: Observations, gp: LatentProcess, mode: Mode, systems
     """Return value and gradient at the mode with exact traces; N³ multiply-adds and 24N² bytes."""
     expansion, N = mode.expansion, problem.size
     apart = Apart.of(problem, gp, systems, TIGHT)
+    if not math.isfinite(apart.log_determinant):
+        return impossible(len(gp.log_parameters()), _blamed(mode))
     _, RH = systems.unbent(mode.a, TIGHT, problem.H)
     log_det = float(systems.factor.log_determinant())
     inverse = systems.factor.inverse()
@@ -161,11 +160,12 @@ def direct_laplace(problem: Observations, gp: LatentProcess, mode: Mode, systems
 
 @dataclass(frozen=True, eq=False)
 class Sampled:
-    """L and R with mean(L Rᵀ) ≈ I − A⁻¹, in its diagonal blocks at least, and R₊H."""
+    """L and R with mean(L Rᵀ) + diag(own) ≈ I − A⁻¹, in its diagonal blocks at least, and R₊H."""
 
     L: Tensor
     R: Tensor
     RH: Tensor
+    own: Tensor | float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +192,8 @@ class Adjoint:
             variances, u = sampled.L.new_zeros(0), expansion.slope(sampled.L, sampled.R)
         elif isinstance(expansion, ScalarExpansion):
             correction = ((apart.T @ apart.B) * apart.T).sum(1)
-            variances = expansion.variances(sampled.L, sampled.R, correction, apart.own)
+            diagonal = (sampled.L * sampled.R).mean(1) + sampled.own
+            variances = expansion.variances(diagonal, correction, apart.own)
             u = (variances * expansion.derivatives.slope)[:, None]
         v, _ = systems.unbent(u, rtol)
         v = v - apart.N @ (apart.B @ (apart.T.T @ u))
@@ -233,39 +234,60 @@ def _iterative_laplace(
     value: bool,
     errors: bool,
 ) -> tuple[Estimate, LaplaceTrail | None]:
-    """Return value and gradient at the mode with traces from probes."""
+    r"""Return value and gradient at the mode with traces from probes.
+
+    With signs r and P⁻¹ = I − QQᵀ, the preconditioner, as control variate
+
+    .. math:: \operatorname{tr}(R_+ \partial K) = \operatorname{tr}(W_+ \partial K)
+        - \operatorname{tr}(Q^\top S^\top \partial K\, S Q)
+        + \mathrm{E}\, r^\top (A^{-1} - P^{-1}) S^\top \partial K\, S r,
+
+    and likewise for the diagonal of A⁻¹. For classes w ~ N(0, P) and P⁻¹w take the place of r in the trace: no such Q
+    has few columns.
+    """
     if not isinstance(systems, IterativeSystems):
         raise TypeError("probes are for iterative systems")
-    expansion, k, theta = mode.expansion, numerics.probes, gp.log_parameters()
-    R = rademacher(problem.size, k, child(seeded(numerics.seed), "probes"), like=problem.X)
+    expansion, k, source = mode.expansion, numerics.probes, seeded(numerics.seed)
+    R = rademacher(problem.size, k, child(source, "probes"), like=problem.X)
+    Q = R[:, :0] if numerics.rademacher else systems.captured()
+    known = R - Q @ (Q.T @ R)
+    drawn = None if numerics.rademacher else systems.drawn(k, child(source, "drawn"))
+    W, Z = drawn or (R[:, :0], R[:, :0])
     rtol, start = numerics.stopping.rtol, None if trail is None else trail.solutions
     tolerance = replace(numerics.stopping, rtol=0.0, atol=rtol * math.sqrt(problem.size))  # A ⪰ I
-    solutions = systems.solve(torch.cat([R, expansion.half_transposed(problem.H)], dim=1), tolerance, start)
-    U, RH = solutions[:, :k], expansion.half(solutions[:, k:])
-    apart = Apart.of(problem, gp, systems, 1e-2 * rtol)
-    SU, SR = expansion.half(U), expansion.half(R)
+    solutions = systems.solve(torch.cat([R, W, expansion.half_transposed(problem.H)], dim=1), tolerance, start)
+    U, U_drawn, solved_H = solutions.split([k, W.shape[1], problem.H.shape[1]], dim=1)
+    RH, apart = expansion.half(solved_H), Apart.of(problem, gp, systems, 1e-2 * rtol)
+    if not math.isfinite(apart.log_determinant):
+        return impossible(len(gp.log_parameters()), _blamed(mode)), None
 
     def gradient(some: slice) -> Tensor:
-        sampled = Sampled((R - U)[:, some], R[:, some], RH)
+        sampled = Sampled((known - U)[:, some], R[:, some], RH, Q.square().sum(1))
         solved = Adjoint.of(problem, gp, systems, apart, sampled, rtol)
-        count = R[:, some].shape[1]
+        left, right = (U - known, R) if drawn is None else (U_drawn, Z)
+        count = right[:, some].shape[1]
         pairs = [
             (0.5 * mode.a - 0.5 * solved.v, mode.a),
-            (-0.5 / count * SU[:, some], SR[:, some]),
+            (-0.5 / count * expansion.half(left[:, some]), expansion.half(right[:, some])),
+            (0.5 * expansion.half(Q), expansion.half(Q)),
             (-0.5 * apart.N @ apart.B, apart.N),
         ]
-        return _gradient(problem, gp, mode, solved, pairs)
+        found = _gradient(problem, gp, mode, solved, pairs)
+        if drawn is None:
+            by_diagonal = problem.diagonal_gradient(gp.kernel, expansion.trace())
+            found[: len(by_diagonal)] -= 0.5 * by_diagonal
+        return found
 
     found = gradient(slice(None))
-    if not bool(found.isfinite().all()) or not math.isfinite(apart.log_determinant):
-        return impossible(len(theta), _blamed(mode)), None
+    if not bool(found.isfinite().all()):
+        return impossible(len(found), _blamed(mode)), None
     unknown = torch.full_like(found, math.nan)
     spread = _standard_error([gradient(some) for some in _groups(k)]) if errors else unknown
     status = mode.status if mode.status is not Status.CONVERGED else systems.status
     estimate = Estimate(math.nan, found, math.nan, spread, math.nan, math.nan, status, systems.report)
     if value:
         estimate = _with_value(estimate, mode, systems, apart, numerics)
-    return estimate, LaplaceTrail(mode.f, systems.kept, solutions)
+    return estimate, LaplaceTrail(mode.f, solutions)
 
 
 def _blamed(mode: Mode) -> Status:
@@ -290,6 +312,8 @@ def laplace_value(
     """Return the value alone, at a mode that is known: its error is of second order in that of the mode."""
     systems.at(mode.expansion)
     apart, p = Apart.of(problem, gp, systems, 1e-6), len(gp.log_parameters())
+    if not math.isfinite(apart.log_determinant):
+        return impossible(p, _blamed(mode))
     unknown = torch.full((p,), math.nan, dtype=torch.float64)
     if isinstance(systems, IterativeSystems):
         blank = Estimate(math.nan, unknown, math.nan, unknown, math.nan, math.nan, mode.status)

@@ -119,6 +119,16 @@ class Observations:
             kernel, self.X, self.X, wide_left, wide_right, weights=weights, precision=torch.float64
         ).cpu()
 
+    def diagonal_gradient(self, kernel: Kernel, weights: Tensor) -> Tensor:
+        """Return ∂/∂θ of Σ_i weights_i k(x_i, x_i), on the CPU."""
+        with torch.enable_grad():
+            theta = kernel.log_parameters().detach().requires_grad_()
+            total = (weights * kernel.with_log_parameters(theta).diagonal(self.X)).sum()
+            if not total.requires_grad:
+                return torch.zeros_like(theta)
+            (gradient,) = torch.autograd.grad(total, theta, allow_unused=True, materialize_grads=True)
+        return gradient.cpu()
+
     def expansion(self, gp: LatentProcess, f: Tensor) -> Expansion:
         """Return log p(y | f) to third order around f (N, 1)."""
         if isinstance(gp.likelihood, Softmax):

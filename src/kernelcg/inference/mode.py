@@ -17,9 +17,6 @@ FIRST_FORCING = 0.1
 WARM_FORCING = 1e-3
 """The same for the first step from a mode nearby: it is relative to W f, of which little is left."""
 
-PILOT_FORCING = 1e-6
-"""The same where a preconditioner is to be chosen: this one solve then costs about what all others will."""
-
 SUFFICIENT = 1e-4
 HALVINGS = 30
 STALLS = 3
@@ -76,8 +73,7 @@ def find_mode(
     state = _State.at(problem, gp, *_first(problem, gp))
     if start is not None:
         state = max(state, _from_nearby(problem, gp, systems, start), key=lambda one: one.psi)
-    forcing = FIRST_FORCING if systems.has_chosen else PILOT_FORCING
-    best, stalls, steps, status = math.inf, 0, 0, Status.MAX_ITERATIONS
+    forcing, best, stalls, steps, status = FIRST_FORCING, math.inf, 0, 0, Status.MAX_ITERATIONS
     for steps in range(max_steps + 1):
         residual = state.residual(problem.H)
         if not math.isfinite(residual):

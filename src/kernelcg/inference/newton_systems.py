@@ -4,23 +4,32 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from kernelcg import planning
 from kernelcg.backends import Dense
-from kernelcg.inference.class_systems import ClassPreconditioner, ClassSystem
-from kernelcg.inference.expansion import ClassExpansion, Expansion
+from kernelcg.inference.class_systems import ClassPreconditioner, LowRankClassSystem
+from kernelcg.inference.expansion import ClassExpansion, Expansion, ScalarExpansion
 from kernelcg.inference.latent import LatentProcess, Observations
 from kernelcg.inference.lower_bound import LEAST_RANK
 from kernelcg.operators import ConstantInvertible, Invertible, KernelPlusDiagonal, LinearOperator
-from kernelcg.planning import Kept, product_dtype
-from kernelcg.preconditioners import Preconditioner, recipe
+from kernelcg.planning import product_dtype
+from kernelcg.preconditioners import Preconditioner, Prepared, recipe
 from kernelcg.preconditioners.partial_cholesky import extended, no_pivots, random_pivots, weighted
+from kernelcg.preconditioners.prepared import DiagonalRemainder, LowRankAndRemainder
+from kernelcg.preconditioners.shapes import Diagonal, LowRankPlus
 from kernelcg.randomness import child, seeded
 from kernelcg.solvers import CholeskyFactor, SolveReport, Status, Stopping, solve
 
 CLASS_WORK = 2e10
 """C n m² up to which a factor for each class is cheap beside the products."""
+
+SCALAR_WORK = 1e9
+"""n m² of the low-rank part for a single latent value a point."""
+
+SMALLEST_WEIGHT = 1e-8
+
+RETRYABLE = (Status.STAGNATED, Status.INDEFINITE_PRECONDITIONER)
 
 
 class NewtonSystems(ABC):
@@ -56,11 +65,6 @@ class NewtonSystems(ABC):
         stopping = replace(self.stopping, rtol=0.0, atol=rtol / max(expansion.norm(), 1e-100))
         solved = expansion.half(self.solve(right / sizes, stopping)) * sizes
         return V - solved[:, : V.shape[1]], solved[:, V.shape[1] :]
-
-    @property
-    def has_chosen(self) -> bool:
-        """Whether nothing is to be chosen by the cost of the first solve."""
-        return True
 
     @property
     def last(self) -> Status:
@@ -102,20 +106,16 @@ class IterativeSystems(NewtonSystems):
     seed: int = 0
     stopping: Stopping = Stopping()
     """Its limits hold for every solve; tolerances are given with each."""
-    kept: Kept | None = None
+    prepared: Prepared | None = None
     statuses: list[Status] = field(default_factory=list)
     products: int = 0
     reports: list[SolveReport] = field(default_factory=list)
 
     @property
-    def has_chosen(self) -> bool:
-        return self.preconditioner != "auto" or self.kept is not None or self.problem.classes > 1
-
-    @property
     def report(self) -> SolveReport | None:
-        """Return the report of the first solve that failed, or of the last one."""
-        failed = (report for report in self.reports if report.status is not Status.CONVERGED)
-        return next(failed, self.reports[-1] if self.reports else None)
+        """Return the report of the first solve that failed for good, or of the last one."""
+        failed = (report for report in self.reports if report.status is self.status)
+        return next(failed, None) if self.status is not Status.CONVERGED else next(iter(self.reports[-1:]), None)
 
     def at(self, expansion: Expansion) -> None:
         A = expansion.system(self.gp.kernel, self.problem.X, self.problem.backend)
@@ -133,37 +133,27 @@ class IterativeSystems(NewtonSystems):
         return product_dtype(KernelPlusDiagonal(self.gp.kernel, self.problem.X, first, backend=self.problem.backend))
 
     def solve(self, B: Tensor, stopping: Stopping, start: Tensor | None = None) -> Tensor:
-        if isinstance(self.A, KernelPlusDiagonal):
-            report = self._solved(self.A, B, stopping, start)
-        else:
-            report = solve(self.A, B, preconditioner=self._class_preconditioner(), start=start, stopping=stopping)
+        report = solve(self.A, B, preconditioner=self.built(), start=start, stopping=stopping)
+        if report.status in RETRYABLE and isinstance(self.A, KernelPlusDiagonal) and self.preconditioner is not None:
+            self.reports.append(report)
+            report = planning.solve_automatically(self.A, B, report.solution, stopping, reproducible=True)[0]
         self.reports.append(report)
         self.statuses.append(report.status)
         self.products += report.columns
         return report.solution
 
-    def _solved(self, A: KernelPlusDiagonal, B: Tensor, stopping: Stopping, start: Tensor | None) -> SolveReport:
-        generator = child(seeded(self.seed), "preconditioner")
-        if self.preconditioner == "auto":
-            report, self.kept = planning.solve_reusing(
-                A, B, self.kept, start=start, stopping=stopping, generator=generator, reproducible=True
-            )
-            return report
-        if self.preconditioner is None:
-            return solve(A, B, start=start, stopping=stopping)
-        if self.kept is None or self.kept.prepared is None:
-            chosen = recipe(self.preconditioner) if isinstance(self.preconditioner, str) else self.preconditioner
-            self.kept = Kept(chosen.prepare(A.kernel, A.X, A.backend, generator), 0.0)
-        P = self.built()
-        return solve(A, B, preconditioner=P, start=start, stopping=stopping)
-
     def built(self) -> Invertible | None:
-        """Return the preconditioner for the present A, if there is one."""
-        if isinstance(self.A, ClassSystem):
-            return self._class_preconditioner()
-        if self.P is None and self.kept is not None and self.kept.prepared is not None:
-            scale, one = self.A.scale, self.A.diagonal  # type: ignore[attr-defined]
-            self.P = self.kept.prepared.factor(scale, one)
+        """Return the preconditioner for the present A, if one was asked for."""
+        if self.P is None and self.preconditioner is not None:
+            if isinstance(self.expansion, ClassExpansion):
+                weights = (self.expansion.pi * (1 - self.expansion.pi)).sum(1)
+                self.P = ClassPreconditioner(
+                    self._low_rank(weights, CLASS_WORK / self.problem.classes), self.expansion.pi
+                )
+            elif isinstance(self.expansion, ScalarExpansion):
+                if self.prepared is None:
+                    self.prepared = self._prepared(self.expansion)
+                self.P = self.prepared.factor(self.expansion.root, torch.ones_like(self.expansion.root))
         return self.P
 
     def sampler(self) -> ConstantInvertible | None:
@@ -171,24 +161,46 @@ class IterativeSystems(NewtonSystems):
         P = self.built()
         return P if isinstance(P, ConstantInvertible) else None
 
-    def _class_preconditioner(self) -> ClassPreconditioner | None:
-        if self.preconditioner is None or not isinstance(self.expansion, ClassExpansion):
-            return None
-        if not isinstance(self.P, ClassPreconditioner):
-            self.P = ClassPreconditioner(self._low_rank(self.expansion.pi), self.expansion.pi)
-        return self.P
+    def captured(self) -> Tensor:
+        """Return Q (N, m) with P⁻¹ = I − QQᵀ, if the preconditioner is of that form; no columns otherwise."""
+        P = self.built()
+        if isinstance(P, LowRankPlus) and isinstance(P.base, Diagonal) and bool((P.base.root == 1).all()):
+            return P.Q
+        return self.problem.X.new_zeros(self.problem.size, 0)
 
-    def _low_rank(self, pi: Tensor) -> Tensor:
+    def drawn(self, k: int, generator: Generator) -> tuple[Tensor, Tensor] | None:
+        """Return (N, k) draws w ~ N(0, P), on a sphere, and z = P⁻¹w for classes, P being A with F Fᵀ for K."""
+        P = self.built()
+        if not isinstance(P, ClassPreconditioner) or not isinstance(self.expansion, ClassExpansion):
+            return None
+        low_rank = LowRankClassSystem(P.F, self.expansion.pi)
+        W = low_rank.sample(generator, k)
+        report = solve(low_rank, W, preconditioner=P, stopping=Stopping(rtol=1e-8))
+        if report.status is not Status.CONVERGED:
+            return None
+        radius = ((W * report.solution).sum(0) / len(W)).sqrt()
+        return W / radius, report.solution / radius
+
+    def _prepared(self, expansion: ScalarExpansion) -> Prepared:
+        """Return what is prepared once for the kernel: by default low rank, made for the W of the first expansion."""
+        if self.preconditioner == "auto":
+            return LowRankAndRemainder(self._low_rank(expansion.root.square(), SCALAR_WORK), DiagonalRemainder())
+        chosen = recipe(self.preconditioner) if isinstance(self.preconditioner, str) else self.preconditioner
+        if chosen is None:
+            raise ValueError("there is no preconditioner to prepare")
+        generator = child(seeded(self.seed), "preconditioner")
+        return chosen.prepare(self.gp.kernel, self.problem.X, self.problem.backend, generator)
+
+    def _low_rank(self, weights: Tensor, work: float) -> Tensor:
         """Return F with F Fᵀ ≈ K where W is large: pivots are drawn by the diagonal of what is left of it times tr W.
 
-        Where the classes are certain W is next to nothing, and K there does not matter. The rank is one whose
-        class-wise factors stay cheap.
+        Where the likelihood is certain W is next to nothing, and K there does not matter. The rank m is such that n m²
+        is ``work``.
         """
-        problem, kernel = self.problem, self.gp.kernel
-        n, C = len(problem), problem.classes
-        rank = max(LEAST_RANK, int((CLASS_WORK / (C * n)) ** 0.5))
-        rank = min(rank, n, max(int(problem.backend.budget() / (8 * (4 * n + 2 * C * LEAST_RANK))), 1))
-        weights = (pi * (1 - pi)).sum(1).clamp_min(1e-8)
+        problem, kernel, n = self.problem, self.gp.kernel, len(self.problem)
+        held = problem.backend.budget() / (8 * (4 * n + 2 * problem.classes * LEAST_RANK))
+        rank = min(max(LEAST_RANK, int((work / n) ** 0.5)), max(n // 2, 1), max(int(held), 1))
+        weights = weights.clamp_min(SMALLEST_WEIGHT * float(weights.max()) + 1e-300)
         choose = weighted(random_pivots(child(seeded(self.seed), "pivots")), weights)
         empty = no_pivots(kernel, problem.X)
         return extended(empty, kernel, problem.X, problem.backend, rank=rank, tolerance=1e-10, choose=choose).F
