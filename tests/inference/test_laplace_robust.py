@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 
 from kernelcg.backends import default
 from kernelcg.inference import Numerics, laplace, learn
-from kernelcg.inference.class_systems import ClassPreconditioner, ClassSystem
+from kernelcg.inference.class_systems import ClassLowRank, ClassSystem
 from kernelcg.inference.laplace import laplace_estimate
 from kernelcg.inference.laplace_objective import LaplaceObjective
 from kernelcg.inference.laplace_posterior import STRONG_CONCAVITY, condition_laplace
@@ -403,43 +403,26 @@ def test_class_system(C):
 
 @pytest.mark.parametrize("rank", [1, 5, 12])
 @pytest.mark.parametrize("C", [2, 3, 5])
-def test_class_preconditioner_is_symmetric_positive_definite_and_linear(C, rank):
+def test_class_preconditioner_is_a_with_low_rank_for_k(C, rank):
+    """Its solve, determinant and draws are those of Sᵀ(F Fᵀ ⊗ I)S + I, formed whole; at full rank it is A itself."""
     _, _, K, pi = class_setting(C)
     values, V = np.linalg.eigh(K)
     F = (V * np.sqrt(np.maximum(values, 0)))[:, -rank:]
-    P = ClassPreconditioner(torch.tensor(F), torch.tensor(pi))
+    P = ClassLowRank(torch.tensor(F), torch.tensor(pi))
+    whole, _ = dense_class_system(F @ F.T, pi)
     inverse = applied(P, pi.size)
-    assert inverse == pytest.approx(inverse.T, abs=1e-12)
-    assert np.min(np.linalg.eigvalsh(inverse)) > 0
-    assert np.max(np.linalg.eigvalsh(inverse)) <= 1 + 1e-12
+    assert inverse == pytest.approx(np.linalg.inv(whole), abs=1e-11)
+    assert float(P.log_determinant()) == pytest.approx(np.linalg.slogdet(whole)[1], rel=1e-11)
     R = np.random.default_rng(0).normal(size=(pi.size, 2))
-    assert P.solve(torch.tensor(R)).numpy() == pytest.approx(inverse @ R, abs=1e-12)
-    # by the formula, from blocks
-    _, projection = dense_class_system(K, pi)
-    middle = np.zeros_like(inverse)
-    for c in range(C):
-        D = np.sqrt(pi[:, c])
-        middle[c::C, c::C] = np.linalg.inv(np.eye(len(pi)) + np.outer(D, D) * (F @ F.T))
-    expected = projection @ middle @ projection + np.eye(pi.size) - projection
-    assert inverse == pytest.approx(expected, abs=1e-11)
-
-
-@pytest.mark.parametrize("C", [2, 3, 5])
-def test_class_preconditioner_with_the_whole_kernel(C):
-    """Spectrum of P⁻¹A near 1 with F Fᵀ = K, and exactly 1 where all π are equal: there D and Π commute with K."""
-    _, _, K, pi = class_setting(C)
-    values, V = np.linalg.eigh(K)
-    F = V * np.sqrt(np.maximum(values, 0))
-
-    def spectrum(pi):
-        P = ClassPreconditioner(torch.tensor(F), torch.tensor(pi))
-        return np.sort(np.linalg.eigvals(applied(P, pi.size) @ dense_class_system(K, pi)[0]).real)[[0, -1]]
-
-    assert spectrum(np.full_like(pi, 1 / C)) == pytest.approx([1, 1], abs=1e-9)
-    least, most = spectrum(pi)
-    assert least > 1 - 1e-9
-    assert most < 2
-    assert most < 0.5 * np.max(np.linalg.eigvalsh(dense_class_system(K, pi)[0]))
+    assert P.solve(torch.tensor(R)).numpy() == pytest.approx(inverse @ R, abs=1e-11)
+    draws = P.sample(torch.Generator().manual_seed(0), 40_000).numpy()
+    error = np.sqrt((np.outer(np.diag(whole), np.diag(whole)) + whole**2) / 40_000)
+    assert np.max(np.abs(draws @ draws.T / 40_000 - whole) / error) < 5
+    spectrum = np.linalg.eigvals(inverse @ dense_class_system(K, pi)[0]).real
+    assert np.min(spectrum) > 1 - 1e-9  # F Fᵀ ⪯ K
+    assert np.max(spectrum) <= np.max(np.linalg.eigvalsh(dense_class_system(K, pi)[0])) + 1e-9
+    if rank == len(K):
+        assert np.max(spectrum) == pytest.approx(1, abs=1e-8)
 
 
 # learning

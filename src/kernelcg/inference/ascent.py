@@ -28,6 +28,9 @@ ENOUGH_PAIRS = 20
 EXPLORED = 0.01
 """Singular value of the directions of all steps, relative to the largest, below which one has not been gone."""
 
+FEW_PAIRS = 10
+"""Pairs from which the curvature is known well enough to say what noise would promise."""
+
 CERTAIN = 1e-3
 """Part of the tolerance below which a promise is believed in any case."""
 
@@ -125,13 +128,15 @@ def ascend(
     tolerance: float,
     max_steps: int,
     curvature: Curvature = Curvature(),
+    noise: Tensor | None = None,
     callback: Callable[[Point[State]], None] | None = None,
 ) -> Ascent[State]:
     """Maximise f within bounds until a step promises a gain below ``tolerance``.
 
     Where f has a value, a step must bring a share of the gain that the slope promised, up to two standard errors.
     Where only gradients are known, the slope must not have turned by the end of the step. A step that fails still
-    teaches the curvature along it: the next one starts from the same point, at most half as long. A promise is believed
+    teaches the curvature along it: the next one starts from the same point, at most half as long. With the standard
+    errors of the gradient as ``noise`` it ends where pure noise would promise as much. A promise is believed
     only after a step that promised little itself and used up the slope along it, as a right curvature makes it do.
 
     References
@@ -143,6 +148,9 @@ def ascend(
         for _ in range(TRIES):
             direction = _direction(point, curvature, lower, upper)
             promised = 0.5 * float(point.gradient @ direction)
+            if noise is not None and promised <= _promised_by_noise(noise, curvature):
+                reason = f"the next step promises {promised:.2g} nats, no more than noise would"
+                return Ascent(point, curvature, promised, reason, evaluations, True)
             if promised <= (tolerance if foreseen else CERTAIN * tolerance):
                 reason = f"the next step promises {promised:.2g} nats"
                 return Ascent(point, curvature, promised, reason, evaluations, True)
@@ -174,6 +182,15 @@ def _direction(point: Point[State], curvature: Curvature, lower: Tensor, upper: 
         return _short(g * free)
     unexplored = _short(curvature.unexplored(g, free))
     return unexplored if float(g @ unexplored) > float(g @ direction) else direction
+
+
+def _promised_by_noise(noise: Tensor, curvature: Curvature) -> float:
+    """Return the mean of ½ gᵀ(−∇²f)⁻¹g over gradients that are nothing but noise; 0 if little is known."""
+    free = noise > 0
+    if len(curvature.pairs) < min(int(free.sum()), FEW_PAIRS):
+        return 0.0
+    diagonal = [curvature.direction(unit, free) for unit in torch.diag(free.double())]
+    return 0.5 * sum(float(noise[i] ** 2 * row[i]) for i, row in enumerate(diagonal) if row is not None)
 
 
 def _short(g: Tensor) -> Tensor:

@@ -50,75 +50,58 @@ class ClassSystem(LinearOperator):
         return 1.0
 
 
-@dataclass(frozen=True, eq=False)
-class LowRankClassSystem(LinearOperator):
-    """A with F Fᵀ ⪯ K in the place of K: close to A, with cheap products and draws."""
-
-    F: Tensor  # (n, m)
-    pi: Tensor  # (n, C)
-
-    def __len__(self) -> int:
-        return self.pi.numel()
-
-    def __matmul__(self, V: Tensor) -> Tensor:
-        return self._outwards(self.F @ (self.F.T @ self._inwards(V))).reshape(V.shape) + V
-
-    @property
-    def device(self) -> torch.device:
-        return self.pi.device
-
-    @property
-    def precision(self) -> torch.dtype:
-        return torch.float64
-
-    def with_precision(self, precision: torch.dtype) -> Self:
-        if precision != torch.float64:
-            raise TypeError("it has products in float64 only")
-        return self
-
-    def sample(self, generator: Generator, k: int) -> Tensor:
-        """Return (N, k) draws Sᵀ(F ⊗ I)ε₁ + ε₂ from N(0, A)."""
-        n, C = self.pi.shape
-        inner = normal(self.F.shape[1], C * k, generator, like=self.F)
-        return self._outwards(self.F @ inner).reshape(n * C, k) + normal(n * C, k, generator, like=self.F)
-
-    def _inwards(self, V: Tensor) -> Tensor:
-        """Return S V as (n, Ck)."""
-        root = self.pi.sqrt()[..., None]
-        return (root * without_root(V.reshape(*self.pi.shape, -1), root)).reshape(len(self.pi), -1)
-
-    def _outwards(self, V: Tensor) -> Tensor:
-        """Return SᵀV, from and as (n, C, k)."""
-        root = self.pi.sqrt()[..., None]
-        return without_root(root * V.reshape(*self.pi.shape, -1), root)
-
-
 def without_root(V: Tensor, root: Tensor) -> Tensor:
     """Return Π V, Π = I − √π√πᵀ at each point, for V (n, C, k) and √π (n, C, 1)."""
     return V - root * (root * V).sum(1, keepdim=True)
 
 
-class ClassPreconditioner:
-    r"""P⁻¹ = Π blockdiag_c(I + D_c^½ F Fᵀ D_c^½)⁻¹ Π + (I − Π), D_c = diag(π_c), Π = I − √π√πᵀ at each point.
+class ClassLowRank:
+    r"""P = Sᵀ(F Fᵀ ⊗ I)S + I: A with F Fᵀ ⪯ K in the place of K, by Woodbury's identity.
 
-    F Fᵀ stands for K. Only F and the Cholesky factors of I + FᵀD_cF are kept: n m + C m² numbers; O(C n m²) to make,
-    O(C n m k) to apply. D ⪯ I, so that Woodbury's identity in this form loses no digits that matter.
+    With G = Sᵀ(F ⊗ I), :math:`P^{-1} = I - G M^{-1} G^\top` and
+    :math:`M = I + G^\top G = I + \operatorname{bldiag}_c(F^\top D_c F) - H^\top H`, D_c = diag(π_c),
+    H = [D_1 F, …, D_C F]. Costs O(n (Cm)²) to make and O(n C m k) to apply; n m + (Cm)² numbers are stored. The
+    diagonal is I, so that nothing cancels as it would at small noise. One factor for each class instead, with
+    Π = I − √π√πᵀ around them, leaves eigenvalues of several hundred where the classes are nearly certain.
     """
 
     is_constant = True
 
     def __init__(self, F: Tensor, pi: Tensor):
         self.F, self.root = F, pi.sqrt()[..., None]  # (n, m), (n, C, 1)
-        eye = torch.eye(F.shape[1], dtype=F.dtype, device=F.device)
-        self.L = torch.stack([torch.linalg.cholesky(eye + (F * p[:, None]).T @ F) for p in pi.unbind(1)])
+        (n, m), C = F.shape, pi.shape[1]
+        H = (pi[:, :, None] * F[:, None, :]).reshape(n, C * m)
+        M = torch.eye(C * m, dtype=F.dtype, device=F.device) - H.T @ H
+        for i in range(C):
+            own = slice(i * m, (i + 1) * m)
+            M[own, own] += F.T @ H[:, own]
+        self.L = torch.linalg.cholesky(M)
 
     def solve(self, R: Tensor) -> Tensor:
         """Return P⁻¹R, R (N, k)."""
+        V = R.double()
+        small = torch.cholesky_solve(self._inwards(V), self.L)
+        return (V - self._outwards(small)).to(R.dtype)
+
+    def log_determinant(self) -> Tensor:
+        """Return log|P|."""
+        return 2 * self.L.diagonal().log().sum()
+
+    def sample(self, generator: Generator, k: int) -> Tensor:
+        """Return (N, k) draws G ε₁ + ε₂ from N(0, P)."""
         n, C = self.root.shape[:2]
-        V = R.double().reshape(n, C, -1)
-        inside = without_root(V, self.root)
-        scaled = (self.root * inside).reshape(n, -1)
-        small = (self.F.T @ scaled).reshape(self.F.shape[1], C, -1).transpose(0, 1)  # (C, m, k)
-        small = torch.cholesky_solve(small, self.L).transpose(0, 1).reshape(self.F.shape[1], -1)
-        solved = inside - self.root * (self.F @ small).reshape(V.shape)
-        return (without_root(solved, self.root) + V - inside).reshape(R.shape).to(R.dtype)
+        inner = normal(len(self.L), k, generator, like=self.F)
+        return self._outwards(inner) + normal(n * C, k, generator, like=self.F)
+
+    def _inwards(self, V: Tensor) -> Tensor:
+        """Return GᵀV = (F ⊗ I)ᵀ S V, the classes one after the other: (Cm, k)."""
+        n, C = self.root.shape[:2]
+        scaled = self.root * without_root(V.reshape(n, C, -1), self.root)
+        inner = (self.F.T @ scaled.reshape(n, -1)).reshape(self.F.shape[1], C, -1)
+        return inner.transpose(0, 1).reshape(len(self.L), -1)
+
+    def _outwards(self, small: Tensor) -> Tensor:
+        """Return G small = Sᵀ(F ⊗ I) small."""
+        n, C = self.root.shape[:2]
+        inner = small.reshape(C, self.F.shape[1], -1).transpose(0, 1).reshape(self.F.shape[1], -1)
+        return without_root(self.root * (self.F @ inner).reshape(n, C, -1), self.root).reshape(n * C, -1)

@@ -14,6 +14,7 @@ from kernelcg.inference.iterative import GROUPS, Numerics
 from kernelcg.inference.latent import LatentProcess, Observations
 from kernelcg.inference.mode import Mode, find_mode
 from kernelcg.inference.newton_systems import DirectSystems, IterativeSystems, NewtonSystems
+from kernelcg.kernels import Kernel
 from kernelcg.randomness import child, rademacher, seeded
 from kernelcg.solvers import Status, log_determinant
 
@@ -24,6 +25,12 @@ EXACT_RTOL = 1e-9
 
 TIGHT = 1e-10
 
+CHANGED = 0.5
+"""Change of K, relative to itself on a few rows, after which probes and pivots are chosen anew: they stay unbiased, but
+the noise grows. Lengthscales of irrelevant features move far without consequence."""
+
+FEW_ROWS = 200
+
 
 @dataclass(frozen=True, eq=False)
 class LaplaceTrail:
@@ -31,10 +38,23 @@ class LaplaceTrail:
 
     f: Tensor
     solutions: Tensor | None = None
+    drawn: tuple[Tensor, Tensor] | None = None
+    pivots: Tensor | None = None
+    """Probes, and rows of the low-rank part, that stay the same nearby, so that the estimate is smooth."""
+    chosen_for: Kernel | None = None
+    """The kernel for which these were chosen."""
+
+    def is_near(self, problem: Observations, kernel: Kernel) -> bool:
+        """Say whether its choices still suit this kernel."""
+        if self.chosen_for is None:
+            return False
+        X = problem.X[:: max(len(problem) // FEW_ROWS, 1)]
+        before, now = (one(X, X).detach() for one in (self.chosen_for, kernel))
+        return float((now - before).norm()) <= CHANGED * float(before.norm())
 
     def without_probes(self) -> "LaplaceTrail":
         """Return it for an evaluation with other probes."""
-        return replace(self, solutions=None)
+        return LaplaceTrail(self.f)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,11 +97,13 @@ class Apart:
         return cls(N, T, 0.5 * (B + B.T), float(spectrum.log().sum()), inner.diagonal())
 
 
-def systems_for(problem: Observations, gp: LatentProcess, method: str, numerics: Numerics) -> NewtonSystems:
+def systems_for(
+    problem: Observations, gp: LatentProcess, method: str, numerics: Numerics, pivots: Tensor | None = None
+) -> NewtonSystems:
     """Return what solves the systems of a Newton step by this method."""
     if method == "direct":
         return DirectSystems(problem, gp, numerics.stopping)
-    return IterativeSystems(problem, gp, numerics.preconditioner, numerics.seed, numerics.stopping)
+    return IterativeSystems(problem, gp, numerics.preconditioner, numerics.seed, numerics.stopping, pivots)
 
 
 def laplace_estimate(
@@ -116,7 +138,9 @@ def laplace_estimate(
     """
     gp = gp.with_log_parameters(gp.log_parameters().detach())
     theta, problem = gp.log_parameters(), problem.storing(gp.kernel)
-    systems = systems_for(problem, gp, method, numerics)
+    systems = systems_for(
+        problem, gp, method, numerics, trail.pivots if trail and trail.is_near(problem, gp.kernel) else None
+    )
     start = None if trail is None else trail.f
     rtol = mode_rtol or (EXACT_RTOL if method == "direct" else LEARNING_RTOL)
     try:
@@ -141,7 +165,7 @@ def direct_laplace(problem: Observations, gp: LatentProcess, mode: Mode, systems
         return impossible(len(gp.log_parameters()), _blamed(mode))
     _, RH = systems.unbent(mode.a, TIGHT, problem.H)
     log_det = float(systems.factor.log_determinant())
-    inverse = systems.factor.inverse()
+    inverse = systems.inverted()
     blocks = torch.eye(problem.classes, dtype=torch.float64, device=inverse.device).repeat(len(problem), 1)
     own = inverse.reshape(len(problem), problem.classes, len(problem), problem.classes)
     L = blocks - own.diagonal(dim1=0, dim2=2).permute(2, 0, 1).reshape(N, -1)  # the diagonal blocks of I − A⁻¹
@@ -242,29 +266,34 @@ def _iterative_laplace(
         - \operatorname{tr}(Q^\top S^\top \partial K\, S Q)
         + \mathrm{E}\, r^\top (A^{-1} - P^{-1}) S^\top \partial K\, S r,
 
-    and likewise for the diagonal of A⁻¹. For classes w ~ N(0, P) and P⁻¹w take the place of r in the trace: no such Q
-    has few columns.
+    and likewise for the diagonal of A⁻¹. Where P is not of that form, w ~ N(0, P) and P⁻¹w take the place of r in the
+    trace, though not in the diagonal, which signs give with less noise.
     """
     if not isinstance(systems, IterativeSystems):
         raise TypeError("probes are for iterative systems")
     expansion, k, source = mode.expansion, numerics.probes, seeded(numerics.seed)
     R = rademacher(problem.size, k, child(source, "probes"), like=problem.X)
     Q = R[:, :0] if numerics.rademacher else systems.captured()
-    known = R - Q @ (Q.T @ R)
-    drawn = None if numerics.rademacher else systems.drawn(k, child(source, "drawn"))
-    W, Z = drawn or (R[:, :0], R[:, :0])
-    rtol, start = numerics.stopping.rtol, None if trail is None else trail.solutions
+    known, own = (R, 0.0) if numerics.rademacher else systems.guessed(R)
+    before = trail or LaplaceTrail(mode.f)
+    near = before.is_near(problem, gp.kernel)
+    drawn = before.drawn if near else None
+    if drawn is None and Q.shape[1] == 0 and not numerics.rademacher:
+        drawn = systems.drawn(k, child(source, "drawn"))
+    W, Z = drawn if drawn and Q.shape[1] == 0 else (R[:, :0], R[:, :0])
+    B, rtol = torch.cat([R, W, expansion.half_transposed(problem.H)], dim=1), numerics.stopping.rtol
+    start = before.solutions if near and before.solutions is not None and before.solutions.shape == B.shape else None
     tolerance = replace(numerics.stopping, rtol=0.0, atol=rtol * math.sqrt(problem.size))  # A ⪰ I
-    solutions = systems.solve(torch.cat([R, W, expansion.half_transposed(problem.H)], dim=1), tolerance, start)
+    solutions = systems.solve(B, tolerance, start)
     U, U_drawn, solved_H = solutions.split([k, W.shape[1], problem.H.shape[1]], dim=1)
     RH, apart = expansion.half(solved_H), Apart.of(problem, gp, systems, 1e-2 * rtol)
     if not math.isfinite(apart.log_determinant):
         return impossible(len(gp.log_parameters()), _blamed(mode)), None
 
     def gradient(some: slice) -> Tensor:
-        sampled = Sampled((known - U)[:, some], R[:, some], RH, Q.square().sum(1))
+        sampled = Sampled((known - U)[:, some], R[:, some], RH, own)
         solved = Adjoint.of(problem, gp, systems, apart, sampled, rtol)
-        left, right = (U - known, R) if drawn is None else (U_drawn, Z)
+        left, right = (U_drawn, Z) if W.shape[1] else (U - R + Q @ (Q.T @ R), R)
         count = right[:, some].shape[1]
         pairs = [
             (0.5 * mode.a - 0.5 * solved.v, mode.a),
@@ -273,7 +302,7 @@ def _iterative_laplace(
             (-0.5 * apart.N @ apart.B, apart.N),
         ]
         found = _gradient(problem, gp, mode, solved, pairs)
-        if drawn is None:
+        if W.shape[1] == 0:
             by_diagonal = problem.diagonal_gradient(gp.kernel, expansion.trace())
             found[: len(by_diagonal)] -= 0.5 * by_diagonal
         return found
@@ -287,7 +316,7 @@ def _iterative_laplace(
     estimate = Estimate(math.nan, found, math.nan, spread, math.nan, math.nan, status, systems.report)
     if value:
         estimate = _with_value(estimate, mode, systems, apart, numerics)
-    return estimate, LaplaceTrail(mode.f, solutions)
+    return estimate, LaplaceTrail(mode.f, solutions, drawn, systems.pivots, before.chosen_for if near else gp.kernel)
 
 
 def _blamed(mode: Mode) -> Status:

@@ -49,6 +49,11 @@ class LaplaceObjective:
         return chosen_laplace_method(self.problem, self.method)[0] == "direct"
 
     @property
+    def measures_noise(self) -> bool:
+        """Whether there is any: the noise of probes has no known relation to the information in the data here."""
+        return not self.is_direct
+
+    @property
     def rows_to_learn_from(self) -> int:
         """Return how many rows learning ends with: all."""
         return len(self.problem)

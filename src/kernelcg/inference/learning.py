@@ -55,6 +55,10 @@ class Criterion(Protocol):
         """Whether it is exact."""
 
     @property
+    def measures_noise(self) -> bool:
+        """Whether standard errors of the gradient say when to stop; otherwise their number of probes does."""
+
+    @property
     def rows_to_learn_from(self) -> int:
         """Return how many rows learning ends with."""
 
@@ -200,10 +204,12 @@ class _Search:
             if not first.usable:
                 logger.debug("the criterion is not finite at a start; it is skipped")
                 continue
+            noise = self._noise(objective, first) if objective.measures_noise else None
             ascents.append(
                 ascend(
                     evaluate,
                     first,
+                    noise=noise,
                     lower=self.lower,
                     upper=self.upper,
                     tolerance=tolerance if last else max(STAGE_GAIN, tolerance),
@@ -216,6 +222,12 @@ class _Search:
             unusable = evaluate(starts[0], None)
             return Ascent(unusable, curvature, math.nan, "A is not positive definite at the start", 1, False)
         return ascents[0] if len(ascents) == 1 else max(ascents, key=lambda ascent: self._height(objective, ascent))
+
+    def _noise(self, objective: Criterion, point: Point[Any]) -> Tensor:
+        """Return the standard errors of the gradient; 0 for what is not learned."""
+        gp = self.gp.with_log_parameters(point.theta)
+        estimate, _ = objective(gp, point.state, value=False, errors=True)
+        return torch.where(self.lower < self.upper, estimate.gradient_error.nan_to_num(0.0), 0.0)
 
     def _height(self, objective: Criterion, ascent: Ascent[Any]) -> float:
         """Return the value at the end of an ascent, computed if it was not on the way."""

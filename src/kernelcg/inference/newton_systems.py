@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 
 from kernelcg import planning
 from kernelcg.backends import Dense
-from kernelcg.inference.class_systems import ClassPreconditioner, LowRankClassSystem
+from kernelcg.inference.class_systems import ClassLowRank
 from kernelcg.inference.expansion import ClassExpansion, Expansion, ScalarExpansion
 from kernelcg.inference.latent import LatentProcess, Observations
 from kernelcg.inference.lower_bound import LEAST_RANK
@@ -16,18 +16,24 @@ from kernelcg.operators import ConstantInvertible, Invertible, KernelPlusDiagona
 from kernelcg.planning import product_dtype
 from kernelcg.preconditioners import Preconditioner, Prepared, recipe
 from kernelcg.preconditioners.partial_cholesky import extended, no_pivots, random_pivots, weighted
-from kernelcg.preconditioners.prepared import DiagonalRemainder, LowRankAndRemainder
-from kernelcg.preconditioners.shapes import Diagonal, LowRankPlus
+from kernelcg.preconditioners.prepared import DiagonalRemainder, LowRankAndRemainder, cholesky_with_jitter
+from kernelcg.preconditioners.shapes import Diagonal, Factored, LowRankPlus
+from kernelcg.preconditioners.vecchia import sparse_remainder
 from kernelcg.randomness import child, seeded
 from kernelcg.solvers import CholeskyFactor, SolveReport, Status, Stopping, solve
 
 CLASS_WORK = 2e10
-"""C n m² up to which a factor for each class is cheap beside the products."""
+"""n (Cm)² of the low-rank part for C classes."""
 
 SCALAR_WORK = 1e9
 """n m² of the low-rank part for a single latent value a point."""
 
 SMALLEST_WEIGHT = 1e-8
+
+LITTLE_LEFT = 0.3
+"""Mean diagonal of S (K − F Fᵀ) S up to which low rank is near A."""
+
+RANK_BESIDE_NEIGHBOURS, NEIGHBOURS = 128, 30
 
 RETRYABLE = (Status.STAGNATED, Status.INDEFINITE_PRECONDITIONER)
 
@@ -86,14 +92,22 @@ class DirectSystems(NewtonSystems):
     stopping: Stopping = Stopping()
     statuses: list[Status] = field(default_factory=list)
     products: int = 0
+    inverse: Tensor | None = None
 
     def at(self, expansion: Expansion) -> None:
+        if vars(self).get("expansion") is expansion and self.inverse is None:
+            return
         self.expansion = expansion
         self.A = expansion.system(self.gp.kernel, self.problem.X, self.problem.backend)
-        self.factor = CholeskyFactor(self.A.dense())
+        self.factor, self.inverse = CholeskyFactor(self.A.dense()), None
+
+    def inverted(self) -> Tensor:
+        """Return A⁻¹, which may take the place of the factor and is used for what follows."""
+        self.inverse = self.factor.inverse()
+        return self.inverse
 
     def solve(self, B: Tensor, stopping: Stopping, start: Tensor | None = None) -> Tensor:
-        return self.factor.solve(B.contiguous())
+        return self.factor.solve(B.contiguous()) if self.inverse is None else self.inverse @ B
 
 
 @dataclass(eq=False)
@@ -106,6 +120,8 @@ class IterativeSystems(NewtonSystems):
     seed: int = 0
     stopping: Stopping = Stopping()
     """Its limits hold for every solve; tolerances are given with each."""
+    pivots: Tensor | None = None
+    """Rows of the low-rank part: kept nearby, so that estimates which use it are smooth."""
     prepared: Prepared | None = None
     statuses: list[Status] = field(default_factory=list)
     products: int = 0
@@ -118,6 +134,8 @@ class IterativeSystems(NewtonSystems):
         return next(failed, None) if self.status is not Status.CONVERGED else next(iter(self.reports[-1:]), None)
 
     def at(self, expansion: Expansion) -> None:
+        if vars(self).get("expansion") is expansion:
+            return
         A = expansion.system(self.gp.kernel, self.problem.X, self.problem.backend)
         self.expansion, self.A = expansion, A.with_precision(self._precision(A))
         self.P: Invertible | None = None
@@ -146,10 +164,8 @@ class IterativeSystems(NewtonSystems):
         """Return the preconditioner for the present A, if one was asked for."""
         if self.P is None and self.preconditioner is not None:
             if isinstance(self.expansion, ClassExpansion):
-                weights = (self.expansion.pi * (1 - self.expansion.pi)).sum(1)
-                self.P = ClassPreconditioner(
-                    self._low_rank(weights, CLASS_WORK / self.problem.classes), self.expansion.pi
-                )
+                F = self._low_rank(self.expansion.trace(), CLASS_WORK / self.problem.classes**2)
+                self.P = ClassLowRank(F, self.expansion.pi)
             elif isinstance(self.expansion, ScalarExpansion):
                 if self.prepared is None:
                     self.prepared = self._prepared(self.expansion)
@@ -168,28 +184,43 @@ class IterativeSystems(NewtonSystems):
             return P.Q
         return self.problem.X.new_zeros(self.problem.size, 0)
 
-    def drawn(self, k: int, generator: Generator) -> tuple[Tensor, Tensor] | None:
-        """Return (N, k) draws w ~ N(0, P), on a sphere, and z = P⁻¹w for classes, P being A with F Fᵀ for K."""
+    def guessed(self, R: Tensor) -> tuple[Tensor, Tensor | float]:
+        """Return P⁻¹R and the diagonal of I − P⁻¹: a control variate for that of I − A⁻¹, or R and 0 without one."""
         P = self.built()
-        if not isinstance(P, ClassPreconditioner) or not isinstance(self.expansion, ClassExpansion):
+        if not isinstance(P, Factored | LowRankPlus):
+            return R, 0.0
+        return P.solve(R), 1 - P.inverse_diagonal()
+
+    def drawn(self, k: int, generator: Generator) -> tuple[Tensor, Tensor] | None:
+        """Return (N, k) draws w ~ N(0, P), on a sphere, and z = P⁻¹w; None where `captured` says more, or without P."""
+        P = self.built()
+        if not isinstance(P, ConstantInvertible) or self.captured().shape[1] > 0:
             return None
-        low_rank = LowRankClassSystem(P.F, self.expansion.pi)
-        W = low_rank.sample(generator, k)
-        report = solve(low_rank, W, preconditioner=P, stopping=Stopping(rtol=1e-8))
-        if report.status is not Status.CONVERGED:
-            return None
-        radius = ((W * report.solution).sum(0) / len(W)).sqrt()
-        return W / radius, report.solution / radius
+        W = P.sample(generator, k)
+        Z = P.solve(W)
+        radius = ((W * Z).sum(0) / len(W)).sqrt()
+        return W / radius, Z / radius
 
     def _prepared(self, expansion: ScalarExpansion) -> Prepared:
         """Return what is prepared once for the kernel: by default low rank, made for the W of the first expansion."""
         if self.preconditioner == "auto":
-            return LowRankAndRemainder(self._low_rank(expansion.root.square(), SCALAR_WORK), DiagonalRemainder())
+            return self._automatic(expansion.trace())
         chosen = recipe(self.preconditioner) if isinstance(self.preconditioner, str) else self.preconditioner
         if chosen is None:
             raise ValueError("there is no preconditioner to prepare")
         generator = child(seeded(self.seed), "preconditioner")
         return chosen.prepare(self.gp.kernel, self.problem.X, self.problem.backend, generator)
+
+    def _automatic(self, weights: Tensor) -> LowRankAndRemainder:
+        """Return low rank alone where it leaves little of S K S beside I, or less of it with neighbours."""
+        problem, kernel = self.problem, self.gp.kernel
+        F = self._low_rank(weights, SCALAR_WORK)
+        left = weights * (kernel.diagonal(problem.X).detach() - F.square().sum(1)).clamp_min(0.0)
+        if float(left.mean()) <= LITTLE_LEFT:
+            return LowRankAndRemainder(F, DiagonalRemainder())
+        F = F[:, :RANK_BESIDE_NEIGHBOURS].contiguous()
+        order = child(seeded(self.seed), "order")
+        return LowRankAndRemainder(F, sparse_remainder(kernel, problem.X, problem.backend, order, NEIGHBOURS, F))
 
     def _low_rank(self, weights: Tensor, work: float) -> Tensor:
         """Return F with F Fᵀ ≈ K where W is large: pivots are drawn by the diagonal of what is left of it times tr W.
@@ -199,8 +230,16 @@ class IterativeSystems(NewtonSystems):
         """
         problem, kernel, n = self.problem, self.gp.kernel, len(self.problem)
         held = problem.backend.budget() / (8 * (4 * n + 2 * problem.classes * LEAST_RANK))
-        rank = min(max(LEAST_RANK, int((work / n) ** 0.5)), max(n // 2, 1), max(int(held), 1))
-        weights = weights.clamp_min(SMALLEST_WEIGHT * float(weights.max()) + 1e-300)
-        choose = weighted(random_pivots(child(seeded(self.seed), "pivots")), weights)
-        empty = no_pivots(kernel, problem.X)
-        return extended(empty, kernel, problem.X, problem.backend, rank=rank, tolerance=1e-10, choose=choose).F
+        least = LEAST_RANK if problem.classes == 1 else 1
+        rank = min(max(least, int((work / n) ** 0.5)), max(n // 2, 1), max(int(held), 1))
+        if self.pivots is None:
+            weights = weights.clamp_min(SMALLEST_WEIGHT * float(weights.max()) + 1e-300)
+            choose = weighted(random_pivots(child(seeded(self.seed), "pivots")), weights)
+            empty = no_pivots(kernel, problem.X)
+            made = extended(empty, kernel, problem.X, problem.backend, rank=rank, tolerance=1e-10, choose=choose)
+            self.pivots = made.pivots
+            return made.F
+        U = problem.X[self.pivots.to(problem.X.device)]
+        L, _ = cholesky_with_jitter(problem.backend.block(kernel, U, U, precision=torch.float64), 0.0)
+        columns = problem.backend.block(kernel, problem.X, U, precision=torch.float64)
+        return torch.linalg.solve_triangular(L.mT, columns, upper=True, left=False)

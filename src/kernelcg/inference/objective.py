@@ -71,6 +71,11 @@ class Objective:
         return self.criterion == "loo" or chosen_method(self.problem, self.method)[0] == "direct"
 
     @property
+    def measures_noise(self) -> bool:
+        """Whether it has to be: drawn from P ⪯ A, k probes are known to cost p / 2k nats."""
+        return False
+
+    @property
     def rows_to_learn_from(self) -> int:
         """Return how many rows learning ends with: all, but for leave-one-out those that can be factorised."""
         n = len(self.problem)
