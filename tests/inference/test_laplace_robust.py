@@ -317,7 +317,7 @@ def test_float32_products(name):
 def test_warm_starts_change_nothing(name):
     """A trail from hyperparameters nearby: the same mode, value and gradient to the tolerance of the solves."""
     one = softmax_case(3) if name == "softmax" else case(name, "constant")
-    numerics = Numerics(probes=8, stopping=Stopping(rtol=1e-9))
+    numerics = Numerics(probes=8, rademacher=True, stopping=Stopping(rtol=1e-9))
     near = one.gp.with_log_parameters(one.gp.log_parameters() + 0.2)
     _, trail = laplace_estimate(one.problem, near, "iterative", numerics, mode_rtol=1e-10)
     warm, left = laplace_estimate(one.problem, one.gp, "iterative", numerics, trail, mode_rtol=1e-10)

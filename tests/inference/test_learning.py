@@ -460,6 +460,7 @@ class TwoHills:
     problem: Rows = Rows()
     numerics: Numerics = Numerics()
     is_direct: bool = False
+    measures_noise: bool = False
 
     @property
     def rows_to_learn_from(self):

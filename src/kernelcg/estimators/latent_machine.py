@@ -30,7 +30,7 @@ from kernelcg.inference.iterative import Numerics
 from kernelcg.inference.laplace_certificate import LaplaceCertificate, laplace_certificate
 from kernelcg.inference.laplace_objective import FACTORS, LaplaceObjective, chosen_laplace_method
 from kernelcg.inference.laplace_posterior import LaplacePosterior, LatentPrediction, condition_laplace
-from kernelcg.inference.latent import LatentProcess, Observations
+from kernelcg.inference.latent import STORED_SHARE, LatentProcess, Observations
 from kernelcg.inference.learning import learn
 from kernelcg.inference.lower_bound import affordable_rank
 from kernelcg.inference.newton_systems import IterativeSystems
@@ -195,6 +195,7 @@ def planned(problem: Observations, method: str, columns: int) -> Plan:
         expected += FACTORS * 8 * N * N
     else:
         expected += BLOCKS * 8 * N * columns
+        expected += 8 * n * n if 8 * n * n <= STORED_SHARE * budget else 0
         expected += FACTORS_AT_ONCE * 8 * n * affordable_rank(n, max(budget - expected, 0))
     require_memory(expected, budget, f"fitting {N} latent values by the {chosen} method")
     return Plan(n, d, chosen, reason, problem.X.device.type, expected, budget)

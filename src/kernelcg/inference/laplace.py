@@ -266,8 +266,8 @@ def _iterative_laplace(
         - \operatorname{tr}(Q^\top S^\top \partial K\, S Q)
         + \mathrm{E}\, r^\top (A^{-1} - P^{-1}) S^\top \partial K\, S r,
 
-    and likewise for the diagonal of A⁻¹. Where P is not of that form, w ~ N(0, P) and P⁻¹w take the place of r in the
-    trace, though not in the diagonal, which signs give with less noise.
+    and likewise for the diagonal of A⁻¹. Where P is not of that form, or leaves much of K, w ~ N(0, P) and P⁻¹w take
+    the place of r in the trace, though not in the diagonal, which signs give with less noise.
     """
     if not isinstance(systems, IterativeSystems):
         raise TypeError("probes are for iterative systems")
@@ -293,7 +293,9 @@ def _iterative_laplace(
     def gradient(some: slice) -> Tensor:
         sampled = Sampled((known - U)[:, some], R[:, some], RH, own)
         solved = Adjoint.of(problem, gp, systems, apart, sampled, rtol)
-        left, right = (U_drawn, Z) if W.shape[1] else (U - R + Q @ (Q.T @ R), R)
+        left, right = (U_drawn, Z) if W.shape[1] else (U, R)
+        if Q.shape[1]:
+            left = U - R + Q @ (Q.T @ R)
         count = right[:, some].shape[1]
         pairs = [
             (0.5 * mode.a - 0.5 * solved.v, mode.a),
@@ -302,7 +304,7 @@ def _iterative_laplace(
             (-0.5 * apart.N @ apart.B, apart.N),
         ]
         found = _gradient(problem, gp, mode, solved, pairs)
-        if W.shape[1] == 0:
+        if Q.shape[1]:
             by_diagonal = problem.diagonal_gradient(gp.kernel, expansion.trace())
             found[: len(by_diagonal)] -= 0.5 * by_diagonal
         return found

@@ -107,7 +107,9 @@ class DirectSystems(NewtonSystems):
         return self.inverse
 
     def solve(self, B: Tensor, stopping: Stopping, start: Tensor | None = None) -> Tensor:
-        return self.factor.solve(B.contiguous()) if self.inverse is None else self.inverse @ B
+        if self.inverse is not None and self.factor.in_place:
+            return self.inverse @ B
+        return self.factor.solve(B.contiguous())
 
 
 @dataclass(eq=False)
@@ -178,9 +180,9 @@ class IterativeSystems(NewtonSystems):
         return P if isinstance(P, ConstantInvertible) else None
 
     def captured(self) -> Tensor:
-        """Return Q (N, m) with P⁻¹ = I − QQᵀ, if the preconditioner is of that form; no columns otherwise."""
+        """Return Q (N, m) with P⁻¹ = I − QQᵀ where P is of that form and near A; no columns otherwise."""
         P = self.built()
-        if isinstance(P, LowRankPlus) and isinstance(P.base, Diagonal) and bool((P.base.root == 1).all()):
+        if self.preconditioner == "auto" and isinstance(P, LowRankPlus) and isinstance(P.base, Diagonal):
             return P.Q
         return self.problem.X.new_zeros(self.problem.size, 0)
 
