@@ -27,6 +27,7 @@ bench: $(BENCH_INSTALLED)  ## speed as ratios against peers in the same run; wri
 	$(BIN)/python benchmarks/block_against_batched.py
 	$(BIN)/python benchmarks/tuned_problems.py
 	$(BIN)/python benchmarks/gp_regression.py --data concrete powerplant --folds 1 --limit 900
+	$(BIN)/python benchmarks/gp_classification.py --data credit spambase --folds 1 --limit 900
 
 figure1: $(INSTALLED)  ## run what is missing of the paper's figure 1 (hours on two cores if all is), draw it
 	$(BIN)/python experiments/figure1.py

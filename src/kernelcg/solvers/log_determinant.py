@@ -124,7 +124,7 @@ def _run(
     lanczos: TridiagonalLanczos, floor: float | None, tolerance: float | None, n: int, max_iterations: int
 ) -> _Quadrature:
     """Step until the quadrature error is small beside the standard error."""
-    unknown = torch.full((lanczos.q.shape[1],), torch.nan, dtype=torch.float64)
+    unknown = torch.full((lanczos.q.shape[1],), torch.nan, dtype=torch.float64, device=lanczos.q.device)
     failed = _Quadrature(unknown, -math.inf, math.inf, Status.INDEFINITE_PRECONDITIONER)
     if lanczos.indefinite:
         return failed
