@@ -413,7 +413,7 @@ def test_starts_at_which_the_criterion_is_not_finite():
         assert not learned.converged
         assert learned.failures > 0
         assert torch.equal(learned.gp.log_parameters(), gp.log_parameters())
-        assert "positive definite" in learned.reason or "could not be solved" in learned.reason
+        assert "not finite at the start" in learned.reason or "could not be solved" in learned.reason
 
 
 def test_limit_on_steps_and_callback():
@@ -426,6 +426,23 @@ def test_limit_on_steps_and_callback():
     assert len(seen) == 2
     assert seen[-1].value > seen[0].value
     assert learned_from(truth, gp, max_steps=0).gp.log_parameters().tolist() == gp.log_parameters().tolist()
+
+
+@pytest.mark.parametrize("optimizer", ["lbfgs", "adagrad"])
+def test_the_callback_may_end_learning_and_sees_where_it_is(optimizer):
+    truth = Truth(RBF(1.0), *drawn(RBF(1.0), 60, 2, 0.1), 0.1)
+    gp, seen = GaussianProcess(RBF(5.0), Noise(2.0)), []
+
+    def enough(step):
+        seen.append(step)
+        return len(seen) == 3
+
+    learned = learned_from(truth, gp, optimizer=optimizer, callback=enough)
+    assert len(seen) == 3
+    assert not learned.converged
+    assert learned.reason == "stopped by the callback"
+    assert learned.gp.log_parameters().tolist() == pytest.approx(seen[-1].log_parameters, rel=1e-12)
+    assert seen[0].log_parameters != seen[1].log_parameters
 
 
 # restarts

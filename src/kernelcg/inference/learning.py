@@ -80,6 +80,8 @@ class Step:
     method: str
     value: float
     seconds: float
+    log_parameters: tuple[float, ...] = field(repr=False)
+    """Where it led to, in the order of ``gp.log_parameters()``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +108,7 @@ def learn(
     step_size: float | None = None,
     restarts: int = 0,
     generator: Generator,
-    callback: Callable[[Step], None] | None = None,
+    callback: Callable[[Step], bool | None] | None = None,
 ) -> Learned:
     """Return the hyperparameters that maximise the criterion plus their log prior, from those of ``gp``.
 
@@ -117,6 +119,7 @@ def learn(
         "adam": the same with momentum. None: nothing is learned
     step_size : of adagrad (1) and adam (0.1)
     restarts : further random starts, on the smallest part of the data
+    callback : called after every step; learning ends there if it returns True
     """
     if optimizer is not None and optimizer not in OPTIMIZERS:
         raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)} or None, not {optimizer!r}")
@@ -125,9 +128,16 @@ def learn(
     if optimizer is None or bool((lower == upper).all()):
         return Learned(gp, (), 0, True, "nothing to learn", 0.0)
     search = _Search(objective, gp, lower, upper, began, callback)
-    if optimizer == "lbfgs":
-        return search.grown(max_steps, restarts, generator)
-    return search.stochastic(optimizer, max_steps, step_size, generator)
+    try:
+        if optimizer == "lbfgs":
+            return search.grown(max_steps, restarts, generator)
+        return search.stochastic(optimizer, max_steps, step_size, generator)
+    except _Stopped:
+        return search.stopped()
+
+
+class _Stopped(Exception):
+    """The callback wants no further step."""
 
 
 def _bounds(gp: Parametric) -> tuple[Tensor, Tensor]:
@@ -156,7 +166,7 @@ class _Search:
     lower: Tensor
     upper: Tensor
     began: float
-    callback: Callable[[Step], None] | None
+    callback: Callable[[Step], bool | None] | None
     steps: list[Step] = field(default_factory=list)
     evaluations: int = 0
     failures: int = 0
@@ -193,7 +203,7 @@ class _Search:
         rows, method = len(objective.problem), "direct" if objective.is_direct else "iterative"
 
         def note(point: Point[Any]) -> None:
-            self._note(Step(rows, method, point.value, time.perf_counter() - self.began))
+            self._note(rows, method, point.value, point.theta)
 
         def evaluate(theta: Tensor, trail: Any) -> Point[Any]:
             return self._evaluated(objective, theta, trail)
@@ -220,7 +230,7 @@ class _Search:
             )
         if not ascents:
             unusable = evaluate(starts[0], None)
-            return Ascent(unusable, curvature, math.nan, "A is not positive definite at the start", 1, False)
+            return Ascent(unusable, curvature, math.nan, "the criterion is not finite at the start", 1, False)
         return ascents[0] if len(ascents) == 1 else max(ascents, key=lambda ascent: self._height(objective, ascent))
 
     def _noise(self, objective: Criterion, point: Point[Any]) -> Tensor:
@@ -255,7 +265,7 @@ class _Search:
             theta.grad, trail = point.gradient, point.state and point.state.without_probes()
             rule.step()
             theta.copy_(self._clamped(theta))
-            self._note(Step(len(objective.problem), method, point.value, time.perf_counter() - self.began))
+            self._note(len(objective.problem), method, point.value, theta)
         return self._learned(theta, True, f"{max_steps} steps of {optimizer}, as asked")
 
     def _evaluated(self, objective: Criterion, theta: Tensor, trail: Any) -> Point[Any]:
@@ -277,12 +287,18 @@ class _Search:
     def _clamped(self, theta: Tensor) -> Tensor:
         return theta.clamp(self.lower, self.upper)
 
-    def _note(self, step: Step) -> None:
+    def _note(self, rows: int, method: str, value: float, theta: Tensor) -> None:
+        step = Step(rows, method, value, time.perf_counter() - self.began, tuple(theta.tolist()))
         self.steps.append(step)
-        value = "" if math.isnan(step.value) else f", criterion {step.value:.6g}"
-        logger.info("step %d: %d rows, %s%s, %.1f s", len(self.steps), step.rows, step.method, value, step.seconds)
-        if self.callback:
-            self.callback(step)
+        known = "" if math.isnan(value) else f", criterion {value:.6g}"
+        logger.info("step %d: %d rows, %s%s, %.1f s", len(self.steps), rows, method, known, step.seconds)
+        if self.callback and self.callback(step):
+            raise _Stopped
+
+    def stopped(self) -> Learned:
+        """Return what the last step led to."""
+        theta = torch.tensor(self.steps[-1].log_parameters, dtype=torch.float64)
+        return self._learned(theta, False, "stopped by the callback")
 
     def _learned(self, theta: Tensor, converged: bool, reason: str) -> Learned:
         gp = self.gp.with_log_parameters(theta.clone())
