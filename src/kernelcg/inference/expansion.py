@@ -163,15 +163,9 @@ class ClassExpansion(Expansion):
         r"""Return u (N, 1), :math:`u_{ic} = \sum_{ab} \Sigma_{(ia,ib)}\, \partial W_{ab} / \partial f_c`.
 
         From L and R (N, k) with E[L Rᵀ] = I − A⁻¹ = SᵀΣS. Since W1 = 0 only differences of latent values count, and
-        those are what Sᵀ keeps: with l = L / √π, r = R / √π in `Softmax.slope` every division cancels.
+        those are what Sᵀ keeps: `Softmax.slope` at L / √π and R / √π, where every division cancels.
         """
-        pi, root = self.pi, self.pi.sqrt()[..., None]
-        L, R = self._by_class(L), self._by_class(R)
-        q = L * R
-        EL, ER = (root * L).sum(1, keepdim=True), (root * R).sum(1, keepdim=True)
-        p = pi[..., None]
-        u = q - p * q.sum(1, keepdim=True) - (root * L - p * EL) * ER - EL * (root * R - p * ER)
-        return u.mean(-1).reshape(-1, 1)
+        return self.likelihood.scaled_slope(self.pi, self._by_class(L), self._by_class(R)).reshape(-1, 1)
 
     def _by_class(self, V: Tensor) -> Tensor:
         return V.reshape(*self.pi.shape, -1)

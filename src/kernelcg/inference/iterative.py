@@ -2,14 +2,20 @@
 
 import math
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Self
 
 import torch
 from torch import Generator, Tensor
 
 from kernelcg import planning
-from kernelcg.inference.estimate import Estimate, generalised_least_squares, impossible, log_density
+from kernelcg.inference.estimate import (
+    Estimate,
+    generalised_least_squares,
+    groups,
+    impossible,
+    log_density,
+    standard_error,
+)
 from kernelcg.inference.lower_bound import LEAST_RANK, LowerBound
 from kernelcg.inference.model import GaussianProcess, Regression
 from kernelcg.operators import ConstantInvertible, KernelPlusDiagonal
@@ -18,9 +24,6 @@ from kernelcg.preconditioners import Preconditioner
 from kernelcg.preconditioners.prepared import LowRankAndRemainder
 from kernelcg.randomness import child, rademacher, seeded
 from kernelcg.solvers import SolveReport, Status, Stopping, log_determinant
-
-GROUPS = 4
-"""Parts into which the probes are divided to measure standard errors of the gradient."""
 
 NEARBY = 1.0
 """Change of a log hyperparameter over which the rows of the low-rank part are kept, so that the estimate is smooth."""
@@ -235,11 +238,8 @@ class Traces:
         return sampled + torch.cat([self.bound.trace_gradient(), self._by_noise(self.bound.trace_of_inverse())])
 
     def standard_error(self) -> Tensor:
-        """Return the standard error of the mean over all probes, from means over groups of them; NaN for one."""
-        count = min(GROUPS, self.U.shape[1])
-        edges = [round(i * self.U.shape[1] / count) for i in range(count + 1)]
-        means = torch.stack([self._sampled(slice(*ends)) for ends in pairwise(edges)])
-        return means.std(0) / math.sqrt(count) if count > 1 else torch.full_like(means[0], math.nan)
+        """Return the standard error of the mean over all probes; NaN for one."""
+        return standard_error([self._sampled(some) for some in groups(self.U.shape[1])])
 
     def _sampled(self, probes: slice) -> Tensor:
         """Return the part that varies from probe to probe."""

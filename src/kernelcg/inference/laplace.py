@@ -2,15 +2,14 @@
 
 import math
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import torch
 from scipy.linalg import LinAlgError
 from torch import Tensor
 
-from kernelcg.inference.estimate import Estimate, impossible
-from kernelcg.inference.expansion import ClassExpansion, ScalarExpansion
-from kernelcg.inference.iterative import GROUPS, Numerics
+from kernelcg.inference.estimate import Estimate, groups, impossible, standard_error
+from kernelcg.inference.expansion import ClassExpansion, Expansion, ScalarExpansion
+from kernelcg.inference.iterative import Numerics, Probes
 from kernelcg.inference.latent import LatentProcess, Observations
 from kernelcg.inference.mode import Mode, find_mode
 from kernelcg.inference.newton_systems import DirectSystems, IterativeSystems, NewtonSystems
@@ -38,7 +37,7 @@ class LaplaceTrail:
 
     f: Tensor
     solutions: Tensor | None = None
-    drawn: tuple[Tensor, Tensor] | None = None
+    drawn: Probes | None = None
     pivots: Tensor | None = None
     """Probes, and rows of the low-rank part, that stay the same nearby, so that the estimate is smooth."""
     chosen_for: Kernel | None = None
@@ -247,6 +246,42 @@ def _gradient(
     return torch.cat([by_kernel, by_likelihood.cpu()])
 
 
+@dataclass(frozen=True, eq=False)
+class Traces:
+    """What tr(R₊∂K) and the diagonal of A⁻¹ are sampled with; see `_iterative_laplace`."""
+
+    R: Tensor  # (N, k) signs
+    Q: Tensor  # (N, m), P⁻¹ = I − QQᵀ, or no columns
+    W: Tensor  # (N, k) draws and Z = P⁻¹W, or no columns
+    Z: Tensor
+    known: Tensor  # P⁻¹R
+    own: Tensor | float  # the diagonal of I − P⁻¹
+
+    @classmethod
+    def of(
+        cls, problem: Observations, systems: IterativeSystems, numerics: Numerics, drawn: Probes | None
+    ) -> tuple["Traces", Probes | None]:
+        """Return it, and the draws to be kept nearby: those given, or new ones where they are needed."""
+        k, source = numerics.probes, seeded(numerics.seed)
+        R = rademacher(problem.size, k, child(source, "probes"), like=problem.X)
+        none = R[:, :0]
+        if numerics.rademacher:
+            return cls(R, none, none, none, R, 0.0), None
+        Q = systems.captured()
+        if Q.shape[1] == 0:
+            drawn = drawn or systems.drawn(k, child(source, "drawn"))
+        W, Z = (drawn.W, drawn.Z) if drawn and Q.shape[1] == 0 else (none, none)
+        return cls(R, Q, W, Z, *systems.guessed(R)), drawn
+
+    def pairs(self, expansion: Expansion, U: Tensor, U_drawn: Tensor, some: slice) -> list[tuple[Tensor, Tensor]]:
+        """Return pairs whose sum of leftᵀ∂K right is −½ tr(R₊∂K), up to the diagonal that goes with Q."""
+        left, right = (U_drawn, self.Z) if self.W.shape[1] else (U, self.R)
+        if self.Q.shape[1]:
+            left = U - self.R + self.Q @ (self.Q.T @ self.R)
+        left, right, SQ = expansion.half(left[:, some]), expansion.half(right[:, some]), expansion.half(self.Q)
+        return [(-0.5 / right.shape[1] * left, right), (0.5 * SQ, SQ)]
+
+
 def _iterative_laplace(
     problem: Observations,
     gp: LatentProcess,
@@ -271,40 +306,24 @@ def _iterative_laplace(
     """
     if not isinstance(systems, IterativeSystems):
         raise TypeError("probes are for iterative systems")
-    expansion, k, source = mode.expansion, numerics.probes, seeded(numerics.seed)
-    R = rademacher(problem.size, k, child(source, "probes"), like=problem.X)
-    Q = R[:, :0] if numerics.rademacher else systems.captured()
-    known, own = (R, 0.0) if numerics.rademacher else systems.guessed(R)
-    before = trail or LaplaceTrail(mode.f)
+    expansion, rtol, before = mode.expansion, numerics.stopping.rtol, trail or LaplaceTrail(mode.f)
     near = before.is_near(problem, gp.kernel)
-    drawn = before.drawn if near else None
-    if drawn is None and Q.shape[1] == 0 and not numerics.rademacher:
-        drawn = systems.drawn(k, child(source, "drawn"))
-    W, Z = drawn if drawn and Q.shape[1] == 0 else (R[:, :0], R[:, :0])
-    B, rtol = torch.cat([R, W, expansion.half_transposed(problem.H)], dim=1), numerics.stopping.rtol
+    traces, drawn = Traces.of(problem, systems, numerics, before.drawn if near else None)
+    B = torch.cat([traces.R, traces.W, expansion.half_transposed(problem.H)], dim=1)
     start = before.solutions if near and before.solutions is not None and before.solutions.shape == B.shape else None
     tolerance = replace(numerics.stopping, rtol=0.0, atol=rtol * math.sqrt(problem.size))  # A ⪰ I
     solutions = systems.solve(B, tolerance, start)
-    U, U_drawn, solved_H = solutions.split([k, W.shape[1], problem.H.shape[1]], dim=1)
+    U, U_drawn, solved_H = solutions.split([part.shape[1] for part in (traces.R, traces.W, problem.H)], dim=1)
     RH, apart = expansion.half(solved_H), Apart.of(problem, gp, systems, 1e-2 * rtol)
     if not math.isfinite(apart.log_determinant):
         return impossible(len(gp.log_parameters()), _blamed(mode)), None
 
     def gradient(some: slice) -> Tensor:
-        sampled = Sampled((known - U)[:, some], R[:, some], RH, own)
+        sampled = Sampled((traces.known - U)[:, some], traces.R[:, some], RH, traces.own)
         solved = Adjoint.of(problem, gp, systems, apart, sampled, rtol)
-        left, right = (U_drawn, Z) if W.shape[1] else (U, R)
-        if Q.shape[1]:
-            left = U - R + Q @ (Q.T @ R)
-        count = right[:, some].shape[1]
-        pairs = [
-            (0.5 * mode.a - 0.5 * solved.v, mode.a),
-            (-0.5 / count * expansion.half(left[:, some]), expansion.half(right[:, some])),
-            (0.5 * expansion.half(Q), expansion.half(Q)),
-            (-0.5 * apart.N @ apart.B, apart.N),
-        ]
-        found = _gradient(problem, gp, mode, solved, pairs)
-        if Q.shape[1]:
+        pairs = [(0.5 * mode.a - 0.5 * solved.v, mode.a), (-0.5 * apart.N @ apart.B, apart.N)]
+        found = _gradient(problem, gp, mode, solved, [*pairs, *traces.pairs(expansion, U, U_drawn, some)])
+        if traces.Q.shape[1]:
             by_diagonal = problem.diagonal_gradient(gp.kernel, expansion.trace())
             found[: len(by_diagonal)] -= 0.5 * by_diagonal
         return found
@@ -313,7 +332,7 @@ def _iterative_laplace(
     if not bool(found.isfinite().all()):
         return impossible(len(found), _blamed(mode)), None
     unknown = torch.full_like(found, math.nan)
-    spread = _standard_error([gradient(some) for some in _groups(k)]) if errors else unknown
+    spread = standard_error([gradient(some) for some in groups(numerics.probes)]) if errors else unknown
     status = mode.status if mode.status is not Status.CONVERGED else systems.status
     estimate = Estimate(math.nan, found, math.nan, spread, math.nan, math.nan, status, systems.report)
     if value:
@@ -324,17 +343,6 @@ def _iterative_laplace(
 def _blamed(mode: Mode) -> Status:
     """Return why there is no value: f is not at a mode yet, or at a stationary point that is none."""
     return mode.status if mode.status is not Status.CONVERGED else Status.INDEFINITE_OPERATOR
-
-
-def _groups(k: int) -> list[slice]:
-    count = min(GROUPS, k)
-    edges = [round(i * k / count) for i in range(count + 1)]
-    return [slice(*ends) for ends in pairwise(edges)]
-
-
-def _standard_error(gradients: list[Tensor]) -> Tensor:
-    means = torch.stack(gradients)
-    return means.std(0) / math.sqrt(len(means)) if len(means) > 1 else torch.full_like(means[0], math.nan)
 
 
 def laplace_value(

@@ -7,6 +7,7 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
+from kernelcg.backends import Backend
 from kernelcg.inference.bounds import UNIT_ROUNDOFF, lengths_from_centre
 from kernelcg.kernels import Kernel
 from kernelcg.operators import KernelPlusDiagonal
@@ -49,8 +50,7 @@ class LowerBound:
     def at(cls, A: KernelPlusDiagonal, pivots: Tensor) -> Self:
         """Return the bound with given rows U, for the present hyperparameters. Costs O(n m²)."""
         pivots = pivots.to(A.device)
-        L, _ = cholesky_with_jitter(A.kernel_block(pivots), 0.0)  # jitter makes Q smaller: still below K
-        F = torch.linalg.solve_triangular(L.mT, A.kernel_columns(pivots), upper=True, left=False)
+        F, L = projected(A.kernel, A.X, A.backend, pivots)
         return cls(A, pivots, F, L, LowRankPlus(Diagonal(A.diagonal), F))
 
     def energy(self, R: Tensor) -> Tensor:
@@ -89,6 +89,14 @@ class LowerBound:
 
     def _gradient(self, kernel: Kernel, X: Tensor, Y: Tensor, left: Tensor, right: Tensor) -> Tensor:
         return self.A.backend.gradient(kernel, X, Y, left, right, precision=torch.float64).cpu()
+
+
+def projected(kernel: Kernel, X: Tensor, backend: Backend, pivots: Tensor) -> tuple[Tensor, Tensor]:
+    """Return F with F Fᵀ = K_XU K_UU⁻¹ K_UX ⪯ K for the rows U, and L with L Lᵀ = K_UU. Costs O(n m²)."""
+    U = X[pivots.to(X.device)]
+    L, _ = cholesky_with_jitter(backend.block(kernel, U, U, precision=torch.float64), 0.0)  # jitter: still below K
+    columns = backend.block(kernel, X, U, precision=torch.float64)
+    return torch.linalg.solve_triangular(L.mT, columns, upper=True, left=False), L
 
 
 def affordable_rank(n: int, budget: float) -> int:

@@ -10,13 +10,14 @@ from kernelcg import planning
 from kernelcg.backends import Dense
 from kernelcg.inference.class_systems import ClassLowRank
 from kernelcg.inference.expansion import ClassExpansion, Expansion, ScalarExpansion
+from kernelcg.inference.iterative import Probes
 from kernelcg.inference.latent import LatentProcess, Observations
-from kernelcg.inference.lower_bound import LEAST_RANK
+from kernelcg.inference.lower_bound import LEAST_RANK, projected
 from kernelcg.operators import ConstantInvertible, Invertible, KernelPlusDiagonal, LinearOperator
 from kernelcg.planning import product_dtype
 from kernelcg.preconditioners import Preconditioner, Prepared, recipe
 from kernelcg.preconditioners.partial_cholesky import extended, no_pivots, random_pivots, weighted
-from kernelcg.preconditioners.prepared import DiagonalRemainder, LowRankAndRemainder, cholesky_with_jitter
+from kernelcg.preconditioners.prepared import DiagonalRemainder, LowRankAndRemainder
 from kernelcg.preconditioners.shapes import Diagonal, Factored, LowRankPlus
 from kernelcg.preconditioners.vecchia import sparse_remainder
 from kernelcg.randomness import child, seeded
@@ -193,15 +194,12 @@ class IterativeSystems(NewtonSystems):
             return R, 0.0
         return P.solve(R), 1 - P.inverse_diagonal()
 
-    def drawn(self, k: int, generator: Generator) -> tuple[Tensor, Tensor] | None:
+    def drawn(self, k: int, generator: Generator) -> Probes | None:
         """Return (N, k) draws w ~ N(0, P), on a sphere, and z = P⁻¹w; None where `captured` says more, or without P."""
         P = self.built()
         if not isinstance(P, ConstantInvertible) or self.captured().shape[1] > 0:
             return None
-        W = P.sample(generator, k)
-        Z = P.solve(W)
-        radius = ((W * Z).sum(0) / len(W)).sqrt()
-        return W / radius, Z / radius
+        return Probes.drawn(P, k, generator)
 
     def _prepared(self, expansion: ScalarExpansion) -> Prepared:
         """Return what is prepared once for the kernel: by default low rank, made for the W of the first expansion."""
@@ -241,7 +239,4 @@ class IterativeSystems(NewtonSystems):
             made = extended(empty, kernel, problem.X, problem.backend, rank=rank, tolerance=1e-10, choose=choose)
             self.pivots = made.pivots
             return made.F
-        U = problem.X[self.pivots.to(problem.X.device)]
-        L, _ = cholesky_with_jitter(problem.backend.block(kernel, U, U, precision=torch.float64), 0.0)
-        columns = problem.backend.block(kernel, problem.X, U, precision=torch.float64)
-        return torch.linalg.solve_triangular(L.mT, columns, upper=True, left=False)
+        return projected(kernel, problem.X, problem.backend, self.pivots)[0]

@@ -56,9 +56,15 @@ class Softmax(Parametric):
 
         As ∂π_a/∂f_c = π_a (δ_ac − π_c), u = π mean_k (q − Eq − (L − EL) ER − EL (R − ER)) with q = LR, E = Σ_a π_a.
         """
-        q = left * right
-        Eq, EL, ER = (_average(pi, block) for block in (q, left, right))
-        return pi * (q - Eq - (left - EL) * ER - EL * (right - ER)).mean(-1)
+        root = pi.sqrt()[..., None]
+        return self.scaled_slope(pi, root * left, root * right)
+
+    def scaled_slope(self, pi: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        """Return `slope` at left / √π and right / √π, without dividing."""
+        p, root = pi[..., None], pi.sqrt()[..., None]
+        q, EL, ER = left * right, _average(pi.sqrt(), left), _average(pi.sqrt(), right)
+        u = q - p * q.sum(-2, keepdim=True) - (root * left - p * EL) * ER - EL * (root * right - p * ER)
+        return u.mean(-1)
 
     def check(self, y: Tensor, classes: int) -> None:
         """Raise unless y holds class numbers from 0 to C − 1."""
