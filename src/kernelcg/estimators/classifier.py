@@ -26,8 +26,13 @@ LINKS: Mapping[str, type[Likelihood] | type[Softmax]] = {
 START_VARIANCE = 10.0
 """Variance of the latent functions from which learning starts: probabilities from 0.001 to 0.999."""
 
-VARIANCES = (1e-2, 1e4)
-"""Between these it is learned, in the default kernel: of separable data the likelihood rises for ever."""
+LEAST_VARIANCE, MOST_VARIANCE, MOST_VARIANCE_OF_CLASSES = 1e-2, 100.0, 10.0
+"""Between these it is learned, in the default kernel, of two classes and of more.
+
+Where classes are nearly separable Laplace's evidence likes variances of thousands, for which its Gaussian is far wider
+than the posterior: averaged over it, probabilities are much too cautious. Measured mean NLL on test rows: EEG 0.154 up
+to 100, 0.189 up to 300; pendigits 0.075 at 10, 0.29 at 100, 1.1 without a limit, at the same number of errors.
+"""
 
 CLEAR = 0.5
 """Lead of the largest latent mean beyond which it decides without covariances, whose differences matter less."""
@@ -43,7 +48,8 @@ class GPClassifier(ClassifierMixin, LatentMachine):  # type: ignore[misc]  # skl
     Parameters
     ----------
     kernel : kernelcg or scikit-learn kernel; None means Matérn-3/2 with one lengthscale per feature and a variance,
-        learned up to 10⁴: with separable data there is no best one. Hyperparameters are restricted on the kernel
+        learned up to 100, of more than two classes up to 10: beyond, Laplace's approximation is too wide and its
+        probabilities too cautious where classes are nearly separable. Hyperparameters are restricted on the kernel
         itself: ``RBF(1.0).bounded(lengthscale=(0.1, 10))``, ``.fixed("variance")``,
         ``.with_prior(lengthscale=(1.0, 0.5))``. There is no noise: a WhiteKernel is refused
     likelihood : "probit", "logit", "softmax", or "auto": the probit for two classes, the softmax for more. With the
@@ -152,7 +158,9 @@ class GPClassifier(ClassifierMixin, LatentMachine):  # type: ignore[misc]  # skl
         C = len(self.classes_)
         chosen = ("probit" if C == 2 else "softmax") if self.likelihood == "auto" else self.likelihood
         problem = self._observations(X, codes, classes=C if chosen == "softmax" else 1)
-        kernel = self._first_kernel(first_kernel(problem.X, START_VARIANCE).bounded(variance=VARIANCES))
+        most = MOST_VARIANCE_OF_CLASSES if problem.classes > 1 else MOST_VARIANCE
+        start = first_kernel(problem.X, START_VARIANCE).bounded(variance=(LEAST_VARIANCE, most))
+        kernel = self._first_kernel(start)
         return self._learn_and_condition(problem, LatentProcess(kernel, LINKS[chosen]()))
 
     def _fit_one_against_the_rest(self, X: Floats, codes: NDArray[np.int64]) -> list[str]:
