@@ -11,6 +11,8 @@ from kernelcg.kernels import Kernel
 from kernelcg.operators import LinearOperator
 from kernelcg.randomness import normal
 
+ROWS_AT_ONCE = 2048
+
 
 @dataclass(frozen=True, eq=False)
 class ClassSystem(LinearOperator):
@@ -69,12 +71,14 @@ class ClassLowRank:
 
     def __init__(self, F: Tensor, pi: Tensor):
         self.F, self.root = F, pi.sqrt()[..., None]  # (n, m), (n, C, 1)
-        (n, m), C = F.shape, pi.shape[1]
-        H = (pi[:, :, None] * F[:, None, :]).reshape(n, C * m)
-        M = torch.eye(C * m, dtype=F.dtype, device=F.device) - H.T @ H
-        for i in range(C):
-            own = slice(i * m, (i + 1) * m)
-            M[own, own] += F.T @ H[:, own]
+        m, C = F.shape[1], pi.shape[1]
+        M = torch.eye(C * m, dtype=F.dtype, device=F.device)
+        for some, p in zip(F.split(ROWS_AT_ONCE), pi.split(ROWS_AT_ONCE), strict=True):
+            H = (p[:, :, None] * some[:, None, :]).reshape(len(p), C * m)
+            M.addmm_(H.T, H, alpha=-1)
+            for c in range(C):
+                own = slice(c * m, (c + 1) * m)
+                M[own, own].addmm_(some.T, H[:, own])
         self.L = torch.linalg.cholesky(M)
 
     def solve(self, R: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ COLUMNS_AT_ONCE = 256
 BLOCKS_AT_ONCE = 16
 """Blocks of N numbers a column that a solve and its check hold at once."""
 
-TIGHTENINGS = 4
+GUESSES, TIGHTENINGS = 2, 5
 
 STRONG_CONCAVITY = "the strong concavity of log p(f | y)"
 NEWTON = "one more Newton step"
@@ -123,6 +123,7 @@ class LaplacePosterior:
         mean, bound = self.mean(X), self.mean_bound(X)
         if not covariance:
             return LatentPrediction(mean, bound)
+        self._systems_at_hand().sharpen()
         parts = [self._covariance(some) for some in X.split(self._points_at_once())]
         failed = [status for *_, status in parts if status is not Status.CONVERGED]
         return LatentPrediction(
@@ -137,51 +138,71 @@ class LaplacePosterior:
         r"""Return (t, C, C) covariances, (t,) how much too large they may be, and the status, for one chunk.
 
         :math:`k_{**} I - k_*^\top R k_*`, R = S A⁻¹ Sᵀ + N B Nᵀ. For b = Sᵀk and v ≈ A⁻¹b, ρ = b − Av, the form bᵀA⁻¹b
-        is at least bᵀv + vᵀρ and by at most ‖ρ‖² larger, since A ⪰ I. The drift adds (h − HᵀRk)ᵀ(HᵀRH)⁻¹(h − HᵀRk).
+        is bᵀv + vᵀρ or little larger: see `_tightened`. The drift adds (h − HᵀRk)ᵀ(HᵀRH)⁻¹(h − HᵀRk).
         """
-        if self.systems is None or self.apart is None:
-            raise ValueError("this posterior was stored without its factors: call restored() first")
-        problem, C, t, expansion = self.problem, self.problem.classes, len(X), self.mode.expansion
+        apart, problem, C, t = self._apart_at_hand(), self.problem, self.problem.classes, len(X)
         K = problem.backend.block(self.gp.kernel, problem.X, X, precision=torch.float64)  # (n, t)
         prior = self.gp.kernel.diagonal(X).detach().clamp_min(0)
         eye = torch.eye(C, dtype=K.dtype, device=K.device)
         columns = torch.einsum("it,cd->ictd", K, eye).reshape(problem.size, t * C)
-        B = expansion.half_transposed(columns)
-        V, residual, status = self._tightened(B, prior.repeat_interleave(C))
+        B = self.mode.expansion.half_transposed(columns)
+        V, residual, error, status = self._tightened(B, prior.repeat_interleave(C))
         left, right = B.reshape(-1, t, C), V.reshape(-1, t, C)
         form = torch.einsum("ita,itb->tab", left, right)
         slack = torch.einsum("ita,itb->tab", right, residual.reshape(-1, t, C))
         explained = 0.5 * (form + form.mT) + 0.5 * (slack + slack.mT)
-        error = residual.reshape(-1, t, C).square().sum((0, 2))
-        if len(self.apart.B):
-            columns_apart = self.apart.N.T @ K
-            explained = explained + (columns_apart * (self.apart.B @ columns_apart)).sum(0)[:, None, None]
+        if len(apart.B):
+            columns_apart = apart.N.T @ K
+            explained = explained + (columns_apart * (apart.B @ columns_apart)).sum(0)[:, None, None]
         covariance = prior[:, None, None] * eye - explained
         if problem.H.shape[1]:
             h = problem.drift(X).T - self.RH.T @ K  # (b, t)
             solved = torch.linalg.lstsq(problem.H.T @ self.RH, h).solution
             covariance = covariance + (h * solved).sum(0)[:, None, None]
         covariance.diagonal(dim1=1, dim2=2).clamp_min_(0.0)
-        return covariance, error, status
+        return covariance, error.reshape(t, C).sum(1), status
 
-    def _tightened(self, B: Tensor, prior: Tensor) -> tuple[Tensor, Tensor, Status]:
-        """Solve A V = B until the variances are known to the relative tolerance, or no better."""
+    def _tightened(self, B: Tensor, prior: Tensor) -> tuple[Tensor, Tensor, Tensor, Status]:
+        """Solve A V = B until the variances are known to the relative tolerance, or no better.
+
+        Returned are V, ρ = B − A V, by how much bᵀv + vᵀρ may fall short of bᵀA⁻¹b, and the status. That is ρᵀA⁻¹ρ,
+        at most ρᵀP⁻¹ρ for a known P ⪯ A, or ‖ρ‖² since A ⪰ I. P⁻¹B is the first guess, P⁻¹ρ its first correction: that is
+        often good enough, for one product each.
+        """
+        systems = self._systems_at_hand()
+        exact, below = systems.A.with_precision(torch.float64), systems.below()
+        stopping = replace(self.numerics.stopping, rtol=0.0, atol=0.0)
+        enough = (0.1 * self.variance_tolerance * prior.clamp_min(1e-300)).sqrt()  # of ‖ρ‖, until more is known
+        V, residual, error = torch.zeros_like(B), B.clone(), torch.full_like(prior, math.inf)
+        open_, status = torch.arange(B.shape[1], device=B.device), Status.CONVERGED
+        for attempt in range(TIGHTENINGS):
+            left = residual[:, open_]
+            if below is not None and attempt < GUESSES:
+                V[:, open_] += below.solve(left)
+            else:
+                V[:, open_] += systems.solve(left, replace(stopping, atol=float(enough[open_].min())))
+                status = systems.last
+            left = B[:, open_] - exact @ V[:, open_]
+            residual[:, open_] = left
+            error[open_] = (left * (left if below is None else below.solve(left))).sum(0)
+            known = (prior - (B * V + V * residual).sum(0) - error).clamp_min(1e-12 * prior)
+            excess = error / (self.variance_tolerance * known)
+            enough = enough.minimum(0.5 * residual.norm(dim=0) / excess.clamp_min(1.0).sqrt())
+            open_ = (excess > 1).nonzero()[:, 0]
+            if len(open_) == 0 or status is not Status.CONVERGED:
+                break
+        failed = Status.PRECISION_EXHAUSTED if status is Status.CONVERGED else status
+        return V, residual, error, Status.CONVERGED if len(open_) == 0 else failed
+
+    def _systems_at_hand(self) -> NewtonSystems:
         if self.systems is None:
             raise ValueError("this posterior was stored without its factors: call restored() first")
-        exact, start = self.systems.A.with_precision(torch.float64), None
-        atol = math.sqrt(0.1 * self.variance_tolerance * float(prior.clamp_min(1e-300).min()))
-        for _ in range(TIGHTENINGS):
-            V = self.systems.solve(B, replace(self.numerics.stopping, rtol=0.0, atol=atol), start)
-            status = self.systems.last
-            residual = B - exact @ V
-            error = residual.square().sum(0)
-            known = (prior - (B * V + V * residual).sum(0) - error).clamp_min(1e-12 * prior)
-            excess = float((error / known).max()) / self.variance_tolerance
-            if excess <= 1 or status is not Status.CONVERGED:
-                break
-            start, atol = V, 0.5 * atol / math.sqrt(excess)
-        failed = Status.PRECISION_EXHAUSTED if status is Status.CONVERGED else status
-        return V, residual, Status.CONVERGED if excess <= 1 else failed
+        return self.systems
+
+    def _apart_at_hand(self) -> Apart:
+        if self.apart is None:
+            raise ValueError("this posterior was stored without its factors: call restored() first")
+        return self.apart
 
     def _points_at_once(self) -> int:
         budget, C = self.problem.backend.budget(), self.problem.classes

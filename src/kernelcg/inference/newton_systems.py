@@ -23,8 +23,8 @@ from kernelcg.preconditioners.vecchia import sparse_remainder
 from kernelcg.randomness import child, seeded
 from kernelcg.solvers import CholeskyFactor, SolveReport, Status, Stopping, solve
 
-CLASS_WORK = 2e10
-"""n (Cm)² of the low-rank part for C classes."""
+CLASS_WORK, SHARP_CLASS_WORK = 2e10, 2e11
+"""n (Cm)² of the low-rank part for C classes: for the few solves of a Newton step, and for those of covariances."""
 
 SCALAR_WORK = 1e9
 """n m² of the low-rank part for a single latent value a point."""
@@ -72,6 +72,13 @@ class NewtonSystems(ABC):
         stopping = replace(self.stopping, rtol=0.0, atol=rtol / max(expansion.norm(), 1e-100))
         solved = expansion.half(self.solve(right / sizes, stopping)) * sizes
         return V - solved[:, : V.shape[1]], solved[:, V.shape[1] :]
+
+    def below(self) -> Invertible | None:
+        """Return P ⪯ A, near A and easy to solve with, where one is known."""
+        return None
+
+    def sharpen(self) -> None:
+        """Prepare for solves with many columns."""
 
     @property
     def last(self) -> Status:
@@ -126,6 +133,7 @@ class IterativeSystems(NewtonSystems):
     pivots: Tensor | None = None
     """Rows of the low-rank part: kept nearby, so that estimates which use it are smooth."""
     prepared: Prepared | None = None
+    class_work: float = CLASS_WORK
     statuses: list[Status] = field(default_factory=list)
     products: int = 0
     reports: list[SolveReport] = field(default_factory=list)
@@ -167,7 +175,7 @@ class IterativeSystems(NewtonSystems):
         """Return the preconditioner for the present A, if one was asked for."""
         if self.P is None and self.preconditioner is not None:
             if isinstance(self.expansion, ClassExpansion):
-                F = self._low_rank(self.expansion.trace(), CLASS_WORK / self.problem.classes**2)
+                F = self._low_rank(self.expansion.trace(), self.class_work / self.problem.classes**2)
                 self.P = ClassLowRank(F, self.expansion.pi)
             elif isinstance(self.expansion, ScalarExpansion):
                 if self.prepared is None:
@@ -175,17 +183,25 @@ class IterativeSystems(NewtonSystems):
                 self.P = self.prepared.factor(self.expansion.root, torch.ones_like(self.expansion.root))
         return self.P
 
+    def sharpen(self) -> None:
+        """Make the low-rank part for classes larger: covariances take C columns a point."""
+        if self.problem.classes > 1 and self.class_work != SHARP_CLASS_WORK:
+            self.class_work, self.pivots, self.P = SHARP_CLASS_WORK, None, None
+
     def sampler(self) -> ConstantInvertible | None:
         """Return the preconditioner if draws from N(0, P) can be made."""
         P = self.built()
         return P if isinstance(P, ConstantInvertible) else None
 
+    def below(self) -> Invertible | None:
+        P = self.built()
+        is_low_rank = isinstance(P, LowRankPlus) and isinstance(P.base, Diagonal) and self.preconditioner == "auto"
+        return P if is_low_rank or isinstance(P, ClassLowRank) else None
+
     def captured(self) -> Tensor:
         """Return Q (N, m) with P⁻¹ = I − QQᵀ where P is of that form and near A; no columns otherwise."""
-        P = self.built()
-        if self.preconditioner == "auto" and isinstance(P, LowRankPlus) and isinstance(P.base, Diagonal):
-            return P.Q
-        return self.problem.X.new_zeros(self.problem.size, 0)
+        P = self.below()
+        return P.Q if isinstance(P, LowRankPlus) else self.problem.X.new_zeros(self.problem.size, 0)
 
     def guessed(self, R: Tensor) -> tuple[Tensor, Tensor | float]:
         """Return P⁻¹R and the diagonal of I − P⁻¹: a control variate for that of I − A⁻¹, or R and 0 without one."""
@@ -228,9 +244,9 @@ class IterativeSystems(NewtonSystems):
         Where the likelihood is certain W is next to nothing, and K there does not matter. The rank m is such that n m²
         is ``work``.
         """
-        problem, kernel, n = self.problem, self.gp.kernel, len(self.problem)
-        held = problem.backend.budget() / (8 * (4 * n + 2 * problem.classes * LEAST_RANK))
-        least = LEAST_RANK if problem.classes == 1 else 1
+        problem, kernel, n, C = self.problem, self.gp.kernel, len(self.problem), self.problem.classes
+        held = min(problem.backend.budget() / (32 * n), (problem.backend.budget() / 32) ** 0.5 / C)
+        least = LEAST_RANK if C == 1 else 1
         rank = min(max(least, int((work / n) ** 0.5)), max(n // 2, 1), max(int(held), 1))
         if self.pivots is None:
             weights = weights.clamp_min(SMALLEST_WEIGHT * float(weights.max()) + 1e-300)
