@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from kernelcg.estimators.latent_machine import Floats, LatentMachine
-from kernelcg.estimators.settings import check_options, first_kernel, narrated
+from kernelcg.estimators.settings import first_kernel, narrated
 from kernelcg.inference.latent import LatentProcess
 from kernelcg.likelihoods import BernoulliLogit, BernoulliProbit, Likelihood, Softmax
 from kernelcg.randomness import child, seeded
@@ -62,7 +62,8 @@ class GPClassifier(ClassifierMixin, LatentMachine):  # type: ignore[misc]  # skl
         gradients; None keeps the hyperparameters
     max_iter : steps on each part of the data; None means 100, for adagrad 50
     step_size : of adagrad (1) and adam (0.1)
-    probes : random columns for traces and determinants of the iterative method
+    probes : random columns for traces and determinants of the iterative method; None means 64, for the softmax and for
+        stochastic gradients 8
     n_restarts : further random starts, on the smallest part of the data
     rtol : relative residual to which the mode is found; certified
     device : "auto", "cpu", "cuda", ...
@@ -98,7 +99,7 @@ class GPClassifier(ClassifierMixin, LatentMachine):  # type: ignore[misc]  # skl
         optimizer: str | None = "lbfgs",
         max_iter: int | None = None,
         step_size: float | None = None,
-        probes: int = 8,
+        probes: int | None = None,
         n_restarts: int = 0,
         rtol: float = 1e-6,
         device: str = "auto",
@@ -135,7 +136,7 @@ class GPClassifier(ClassifierMixin, LatentMachine):  # type: ignore[misc]  # skl
         X : (n, d)
         y : (n,) labels of any kind: numbers, strings, booleans
         """
-        check_options(self.get_params(deep=False))
+        self._check_options()
         if self.likelihood not in ("auto", *LINKS):
             raise ValueError(f"likelihood must be 'auto' or one of {', '.join(LINKS)}, not {self.likelihood!r}")
         with self._all_or_nothing(), narrated(self.verbose):

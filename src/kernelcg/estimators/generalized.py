@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kernelcg.estimators.data import as_tensor
 from kernelcg.estimators.latent_machine import Floats, LatentMachine
-from kernelcg.estimators.settings import START_NOISE, check_options, first_kernel, narrated
+from kernelcg.estimators.settings import START_NOISE, first_kernel, narrated
 from kernelcg.inference.latent import LatentProcess
 from kernelcg.inference.model import spread_of
 from kernelcg.likelihoods import Binomial, Gamma, Gaussian, Likelihood, NegativeBinomial, Poisson, StudentT
@@ -78,7 +78,7 @@ class GPGeneralizedRegressor(RegressorMixin, LatentMachine):  # type: ignore[mis
         optimizer: str | None = "lbfgs",
         max_iter: int | None = None,
         step_size: float | None = None,
-        probes: int = 8,
+        probes: int | None = None,
         n_restarts: int = 0,
         rtol: float = 1e-6,
         device: str = "auto",
@@ -118,7 +118,7 @@ class GPGeneralizedRegressor(RegressorMixin, LatentMachine):  # type: ignore[mis
         exposure : (n,) or one number: the time or area behind each count ("poisson", "negative_binomial"), the number
             of trials ("binomial"); None means 1. The other likelihoods ignore it
         """
-        check_options(self.get_params(deep=False))
+        self._check_options()
         with self._all_or_nothing(), narrated(self.verbose):
             X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
             problem = self._observations(X, y, _checked_exposure(exposure, len(X)), mean=self.mean)

@@ -166,7 +166,7 @@ class LaplacePosterior:
         """Solve A V = B until the variances are known to the relative tolerance, or no better.
 
         Returned are V, ρ = B − A V, by how much bᵀv + vᵀρ may fall short of bᵀA⁻¹b, and the status. That is ρᵀA⁻¹ρ,
-        at most ρᵀP⁻¹ρ for a known P ⪯ A, or ‖ρ‖² since A ⪰ I. P⁻¹B is the first guess, P⁻¹ρ its first correction: that is
+        at most ρᵀP⁻¹ρ for a known P ⪯ A, or ‖ρ‖² since A ⪰ I. P⁻¹B is the first guess, P⁻¹ρ its first correction:
         often good enough, for one product each.
         """
         systems = self._systems_at_hand()

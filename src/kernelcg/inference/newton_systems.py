@@ -77,8 +77,8 @@ class NewtonSystems(ABC):
         """Return P ⪯ A, near A and easy to solve with, where one is known."""
         return None
 
-    def sharpen(self) -> None:
-        """Prepare for solves with many columns."""
+    def sharpen(self) -> None:  # noqa: B027
+        """Prepare for solves with many columns; by default there is nothing to do."""
 
     @property
     def last(self) -> Status:
@@ -164,12 +164,16 @@ class IterativeSystems(NewtonSystems):
     def solve(self, B: Tensor, stopping: Stopping, start: Tensor | None = None) -> Tensor:
         report = solve(self.A, B, preconditioner=self.built(), start=start, stopping=stopping)
         if report.status in RETRYABLE and isinstance(self.A, KernelPlusDiagonal) and self.preconditioner is not None:
-            self.reports.append(report)
+            self._record(report)
             report = planning.solve_automatically(self.A, B, report.solution, stopping, reproducible=True)[0]
-        self.reports.append(report)
+        self._record(report)
         self.statuses.append(report.status)
         self.products += report.columns
         return report.solution
+
+    def _record(self, report: SolveReport) -> None:
+        """Keep the report, without the N numbers a column of its solution."""
+        self.reports.append(replace(report, solution=report.solution[:0].clone()))
 
     def built(self) -> Invertible | None:
         """Return the preconditioner for the present A, if one was asked for."""
