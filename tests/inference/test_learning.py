@@ -478,6 +478,7 @@ class TwoHills:
     numerics: Numerics = Numerics()
     is_direct: bool = False
     measures_noise: bool = False
+    learns_in_stages: bool = True
 
     @property
     def rows_to_learn_from(self):
@@ -626,3 +627,16 @@ def test_iterative_learning_does_not_end_far_from_the_optimum():
     values = [direct_estimate(problem_of(truth), gp).value for gp in (learned.gp, true)]
     assert learned.converged
     assert values[0] > values[1] - 1
+
+
+@pytest.mark.parametrize("in_stages", [True, False])
+def test_all_rows_from_the_first_step_if_the_criterion_wants_it(in_stages):
+    X = torch.linspace(0, 20, 450, dtype=torch.float64)[:, None]
+    problem = Regression(X, X.sin(), mean="zero")
+    learned = learn(
+        Objective(problem, learns_in_stages=in_stages),
+        GaussianProcess(RBF(1.0), 0.1),
+        max_steps=2,
+        generator=seeded(0),
+    )
+    assert {step.rows for step in learned.steps} == ({225, 450} if in_stages else {450})
