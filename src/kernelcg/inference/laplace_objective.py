@@ -58,6 +58,11 @@ class LaplaceObjective:
         """Return how many rows learning ends with: all."""
         return len(self.problem)
 
+    @property
+    def learns_in_stages(self) -> bool:
+        """Whether learning begins with a part of them: a subset shows the way at a fraction of the cost."""
+        return True
+
     def on(self, rows: Tensor) -> Self:
         """Return the objective on some of the rows, by the method that suits so few."""
         return replace(self, problem=self.problem.subset(rows), method="auto")

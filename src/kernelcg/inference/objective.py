@@ -81,6 +81,11 @@ class Objective:
         n = len(self.problem)
         return n if self.criterion != "loo" else min(n, most_direct_rows(self.problem))
 
+    @property
+    def learns_in_stages(self) -> bool:
+        """Whether learning begins with a part of them: a subset shows the way at a fraction of the cost."""
+        return True
+
     def on(self, rows: Tensor) -> Self:
         """Return the objective on some of the rows, by the method that suits so few."""
         return replace(self, problem=self.problem.subset(rows), method="auto")
