@@ -1,0 +1,12 @@
+"""Comparison with approximations: FITC, PITC and VAR. Baselines, no estimators."""
+
+from kernelcg.comparison.sparse import SparseObjective, SparsePosterior
+from kernelcg.comparison.sparse_prior import KINDS, SparseApproximation, inducing_points
+
+__all__ = [
+    "KINDS",
+    "SparseApproximation",
+    "SparseObjective",
+    "SparsePosterior",
+    "inducing_points",
+]
