@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from inference.laplace_truth import richardson
+from inference.laplace_truth import LIKELIHOODS, LaplaceTruth, richardson
 from reference import kernel_matrix, log_parameters
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -97,6 +97,39 @@ class SparseRegressionTruth:
         K_new = sparse.Q(X_new, sparse.X)
         variance = np.diag(sparse.covariance(X_new, X_new) - K_new @ np.linalg.solve(A, K_new.T))
         return K_new @ np.linalg.solve(A, self.Y), variance + self.noise
+
+
+@dataclass(frozen=True, eq=False)
+class SparseLaplaceTruth:
+    """Laplace's approximation with the covariance Q + Λ."""
+
+    sparse: SparseTruth
+    name: str
+    y: np.ndarray
+    phi: np.ndarray
+    exposure: np.ndarray | float = 1.0
+
+    @property
+    def laplace(self):
+        theta = self.sparse.theta
+        return LaplaceTruth(self.sparse.prior, theta, LIKELIHOODS[self.name], self.y, self.phi, self.exposure)
+
+    def paid(self, laplace):
+        """Return log q − ½ tr(W (K − Q)), the trace for VAR alone."""
+        return laplace.log_evidence - 0.5 * np.sum(laplace.W * self.sparse.dropped(laplace.theta))
+
+    def log_evidence(self):
+        return self.paid(self.laplace)
+
+    def gradient(self):
+        laplace = self.laplace
+        return richardson(lambda parameters: self.paid(laplace.at(parameters)), laplace.parameters)
+
+    def predict(self, X_new):
+        """Return means and variances (t,) of the latent values."""
+        sparse = self.sparse
+        mean, covariance = self.laplace.latent(sparse.Q(X_new, sparse.X), sparse.covariance(X_new, X_new))
+        return mean, np.diag(covariance)
 
 
 class LargestTensor(TorchDispatchMode):
