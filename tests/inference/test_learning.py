@@ -500,6 +500,12 @@ def test_the_best_of_the_restarts_wins(is_direct):
     assert float(learned.gp.kernel.lengthscale.log()) == pytest.approx(1.0, abs=0.1)
 
 
+def test_a_criterion_may_refuse_to_learn_in_stages():
+    gp = GaussianProcess(RBF(1.0).fixed("variance"), Noise(1.0).fixed())
+    learned = learn(TwoHills(Rows(1000), is_direct=True, learns_in_stages=False), gp, generator=seeded(0))
+    assert {step.rows for step in learned.steps} == {1000}
+
+
 # stochastic gradient ascent
 
 
