@@ -11,6 +11,7 @@ import gzip
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 
 import matplotlib
 
@@ -38,8 +39,8 @@ AXES = {"seconds": "seconds: training + conditioning", "products": "columns mult
 STORED_NAMES = {"spambase": "spam"}
 STORED_ROWS = {"concrete": 1030, "powerplant": 9568, "protein": 45730, "credit": 1000, "spambase": 4601}
 WARNING = (
-    "Faint: the authors' stored runs (arXiv v1), another machine (16 cores) and other initial values: shapes may be "
-    "compared, times may not."
+    "Faint: the authors' stored runs (arXiv v1), on another machine (16 cores) and from other initial values: "
+    "their shapes may be compared, their times may not."
 )
 Curves = dict[str, list[Curve]]
 
@@ -53,6 +54,7 @@ class Panel:
     curves: Mapping[str, Curves]
     budget: float
     on_gpu: tuple[str, ...]
+    folds: frozenset[str]
 
     @property
     def title(self) -> str:
@@ -82,7 +84,8 @@ def panels(runs: list[dict[str, str]], points: list[dict[str, str]], where: str)
     for key, budget in {(run["dataset"], run["kernel"]): float(run["budget"]) for run in runs}.items():
         gpu = {other[2] for other in folds if other[:2] == key and other[:3] not in on_cpu}
         names = tuple(name for name in METHODS if name in gpu)
-        found[key] = Panel(*key, {value: {} for value in VALUES}, budget, names)
+        own_folds = frozenset(other[3] for other in folds if other[:2] == key)
+        found[key] = Panel(*key, {value: {} for value in VALUES}, budget, names, own_folds)
     for (dataset, kernel, method, _, device), own in folds.items():
         for value in VALUES if device == "cpu" or (dataset, kernel, method) not in on_cpu else ():
             curve = curve_of([(float(point[where]), float(point[value])) for point in own])
@@ -94,17 +97,18 @@ def panels(runs: list[dict[str, str]], points: list[dict[str, str]], where: str)
 # the authors' curves
 
 
-def stored_curves(file: Path, dataset: str, kernel: str, value: str) -> Curves:
-    """Return the authors' runs by method; NLL a test row, and none where it is known to be wrong."""
-    name, stored_kernel = STORED_NAMES.get(dataset, dataset), "RBF" if kernel == "iso" else "ARD"
+def stored_curves(file: Path, panel: Panel, value: str) -> Curves:
+    """Return the authors' runs by method on the same folds; NLL a test row, and none where it is known to be wrong."""
+    name, stored_kernel = STORED_NAMES.get(panel.dataset, panel.dataset), "RBF" if panel.kernel == "iso" else "ARD"
+    any_fold = not SETS[panel.dataset].verified
     metrics = ("NEG_LLIK",) if value == "nll" else ("RMSE", "ERROR_RATE")
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for row in rows_of(file):
         same = (row["dataset"], row["kernel"], row["run"]) == (name, stored_kernel, "main") and row["metric"] in metrics
         wrong = value == "nll" and name in ("spam", "credit") and row["method"] in ("PCG", "CG", "CHOL")
         other = row["step_size"] not in ("", "1") or (name == "protein" and row["predict_every"] == "3")
-        if same and not wrong and not other:
-            rows = test_rows(dataset, int(row["fold"])) if value == "nll" else 1
+        if same and not wrong and not other and (any_fold or row["fold"] in panel.folds):
+            rows = test_rows(panel.dataset, int(row["fold"])) if value == "nll" else 1
             point = float(row["seconds"]), float(row["value"]) / rows
             found.setdefault((row["method"], row["fold"]), []).append(point)
     curves: Curves = {}
@@ -134,7 +138,7 @@ def draw(figure_panels: Sequence[Panel], where: str, title: str, stored: Path | 
         for axes, value in zip(grid[:, column], VALUES, strict=True):
             draw_curves(axes, panel.curves[value], until=panel.budget if where == "seconds" else None)
             if stored is not None:
-                overlay(axes, stored_curves(stored, panel.dataset, panel.kernel, value))
+                overlay(axes, stored_curves(stored, panel, value))
             axes.tick_params(labelsize=8)
         grid[0, column].set_title(panel.title, fontsize=11)
         grid[0, column].set_ylabel("RMSE / sd of y" if one.task == "regression" else "error rate", fontsize=9)
@@ -142,7 +146,7 @@ def draw(figure_panels: Sequence[Panel], where: str, title: str, stored: Path | 
         grid[1, column].set_xlabel(AXES[where], fontsize=9)
     methods = [name for name in METHODS if any(name in panel.curves["error"] for panel in figure_panels)]
     figure.legend(handles=[key(name) for name in methods], loc="outside lower center", ncols=4, frameon=False)
-    figure.suptitle(title + (f"\n{WARNING}" if stored else ""), fontsize=10)
+    figure.suptitle(title + (f"\n{fill(WARNING, 30 * count + 30)}" if stored else ""), fontsize=10)
     return figure
 
 
@@ -157,7 +161,9 @@ def overlay(axes: Axes, curves: Curves) -> None:
     for method, folds in curves.items():
         where, value = averaged(folds)
         style = STYLES[method]
-        axes.step(where, value, where="post", color=style.colour, linestyle=style.dashes, linewidth=1, alpha=0.3)
+        axes.step(where, value, where="post", color=style.colour, linestyle=style.dashes, linewidth=1, alpha=0.35)
+        low, high = axes.get_ylim()
+        axes.set_ylim(min(low, value[-1]), max(high, value[-1]))
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:

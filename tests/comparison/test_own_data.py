@@ -23,13 +23,14 @@ LABELS = np.where(Y > 0, "yes", "no")
 
 @pytest.fixture(scope="module")
 def regression():
-    return kernelcg.compare(X, Y, methods=["kernelcg", "PCG"], budget=0.4, folds=2, points=4)
+    return kernelcg.compare(X, Y, methods=["kernelcg", "PCG", "VAR"], budget=0.4, folds=2, points=4)
 
 
 def test_regression(regression):
     assert (regression.task, regression.rows, regression.features) == ("regression", 72, 2)
     rows = {row["method"]: row for row in regression.table()}
-    assert set(rows) == {"kernelcg", "PCG"}
+    assert set(rows) == {"kernelcg", "PCG", "VAR"}
+    assert math.isnan(rows["VAR"]["products"])
     assert rows["kernelcg"]["error"] < 0.5
     assert rows["kernelcg"]["status"] == "finished"
     assert regression.best == regression.table()[0]["method"]

@@ -160,19 +160,21 @@ def test_the_authors_curves_are_read_with_their_flaws_left_out(tmp_path):
         "concrete,ARD,NEG_LLIK,PCG,main,0.5,4,10,1,0,3.5,99",
         "concrete,ARD,NEG_LLIK,CHOL,main,,,3,2,0,3.5,64",
         "concrete,ARD,NEG_LLIK,VAR,old,,,,1,0,3.5,99",
+        "concrete,ARD,NEG_LLIK,CG,main,1,4,10,3,0,3.5,99",
         "spam,ARD,NEG_LLIK,CHOL,main,,,1,1,0,3.5,99",
         "spam,ARD,NEG_LLIK,VAR,main,,,,1,0,3.5,69",
         "spam,ARD,ERROR_RATE,CHOL,main,,,1,1,0,3.5,0.5",
     ]
     file.write_bytes(gzip.compress("\n".join([header, *lines, ""]).encode()))
 
-    def last_values(*panel):
-        found = draw_figures23.stored_curves(file, *panel)
+    def last_values(dataset, value):
+        panel = draw_figures23.Panel(dataset, "ARD", {}, 1.0, (), frozenset({"1", "2"}))
+        found = draw_figures23.stored_curves(file, panel, value)
         return {name: [value[-1] for _, value in folds] for name, folds in found.items()}
 
-    assert last_values("concrete", "ARD", "nll") == {"PCG": [1.0], "CHOL-restarted": [2.0]}
-    assert last_values("spambase", "ARD", "nll") == {"VAR": [1.0]}
-    assert last_values("spambase", "ARD", "error") == {"CHOL-restarted": [0.5]}
+    assert last_values("concrete", "nll") == {"PCG": [1.0], "CHOL-restarted": [2.0]}
+    assert last_values("spambase", "nll") == {"VAR": [1.0]}
+    assert last_values("spambase", "error") == {"CHOL-restarted": [0.5]}
 
 
 def test_sizes_of_the_papers_folds():

@@ -33,7 +33,7 @@ FINISHED, OUT_OF_TIME, TOO_LARGE = "finished", "out of time", "does not fit"
 
 @dataclass(frozen=True)
 class Place:
-    """Where learning was at some time: after ``step`` steps, 0 being the start."""
+    """Where learning was at some time: after ``step`` steps, 0 being the start; approximations multiply with no K."""
 
     step: int
     seconds: float
@@ -102,7 +102,8 @@ def walked(method: Method, task: Task, *, budget: float, seed: int = 0) -> tuple
 
     def note(step: Step) -> bool:
         seconds = time.perf_counter() - began
-        path.append(Place(len(path), seconds, task.products - before, step.log_parameters))
+        products = math.nan if method.sparse else task.products - before
+        path.append(Place(len(path), seconds, products, step.log_parameters))
         return seconds >= budget
 
     learned = learned_by(method, task, seed=seed, seconds=max(budget, 1e-9), callback=note)

@@ -93,6 +93,9 @@ METHODS: Mapping[str, Method] = {
             probes=4,
             optimizer="adagrad",
         ),
+        Method("FITC", "fully independent training conditional, n^⅔ inducing inputs", growing=False, sparse="fitc"),
+        Method("PITC", "partially independent training conditional, the same", growing=False, sparse="pitc"),
+        Method("VAR", "variational (Titsias), the same", growing=False, sparse="var"),
     )
 }
 """By name, in the order of tables and figures."""
@@ -101,7 +104,7 @@ METHODS: Mapping[str, Method] = {
 def unsuited(method: Method, task: Task) -> str:
     """Return why a method is not for this task, or nothing."""
     several = isinstance(task, ClassificationTask) and task.problem.classes > 1
-    if several and method.preconditioner not in ("auto", None):
+    if several and (method.sparse or method.preconditioner not in ("auto", None)):
         return "not for more than two classes"
     return ""
 
@@ -121,6 +124,8 @@ def numerics_of(method: Method, task: Task, seed: int, seconds: float = math.inf
 
 def criterion_of(method: Method, task: Task, seed: int, seconds: float = math.inf) -> Criterion:
     """Return what a method maximises; raise `MemoryBudgetExceeded` if it does not fit."""
+    if method.sparse:
+        return task.approximation(method.sparse, child(generator_from(seed), "inducing inputs"))
     if method.solver == "direct":
         require_memory(task.direct_bytes, task.free_bytes, f"an exact evaluation on {len(task.problem)} rows")
     return task.criterion(method.solver, numerics_of(method, task, seed, seconds), method.growing)
@@ -192,5 +197,7 @@ def _learned_in_batches(
 
 def conditioned_by(method: Method, task: Task, gp: Any, *, seed: int = 0, rtol: float = 1e-6) -> Any:
     """Return the process conditioned on all training rows as this method does it."""
+    if method.sparse:
+        return task.approximation(method.sparse, child(generator_from(seed), "inducing inputs")).condition(gp)
     own = rtol if method.rms is None else method.rms
     return task.condition(gp, method.solver, numerics_of(method, task, seed), own, generator_from(seed))

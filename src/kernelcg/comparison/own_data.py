@@ -23,7 +23,7 @@ from kernelcg.estimators.settings import chosen_device, first_kernel, first_proc
 from kernelcg.estimators.sklearn_kernels import converted
 from kernelcg.inference.model import Regression
 
-DEFAULT = ("kernelcg", "CHOL", "PCG", "CG")
+DEFAULT = ("kernelcg", "CHOL", "PCG", "CG", "FITC", "PITC", "VAR")
 
 CLOSE = 0.01
 """Nats a test row within which methods are equally good."""

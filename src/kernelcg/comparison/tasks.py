@@ -10,6 +10,9 @@ from torch import Generator, Tensor
 
 from kernelcg import backends
 from kernelcg.backends import Backend, Counted
+from kernelcg.comparison.sparse import SparseObjective, SparsePosterior
+from kernelcg.comparison.sparse_laplace import SparseLaplaceObjective, SparseLaplacePosterior
+from kernelcg.comparison.sparse_prior import SparseApproximation, inducing_points
 from kernelcg.inference import Noise, condition
 from kernelcg.inference.iterative import Numerics
 from kernelcg.inference.laplace_objective import FACTORS as LAPLACE_FACTORS
@@ -20,7 +23,7 @@ from kernelcg.inference.learning import Criterion
 from kernelcg.inference.model import GaussianProcess, Regression
 from kernelcg.inference.objective import FACTORS, Objective, chosen_method
 from kernelcg.kernels import RBF, Kernel
-from kernelcg.likelihoods import BernoulliProbit, Softmax
+from kernelcg.likelihoods import BernoulliProbit, Likelihood, Softmax
 from kernelcg.parameters import Parametric
 from kernelcg.randomness import child
 from kernelcg.solvers import Stopping
@@ -59,6 +62,10 @@ class Task(ABC):
     @abstractmethod
     def criterion(self, solver: str, numerics: Numerics, growing: bool) -> Criterion:
         """Return the log marginal likelihood by "auto", "direct" or "iterative", in stages if ``growing``."""
+
+    @abstractmethod
+    def approximation(self, kind: str, generator: Generator) -> SparseObjective | SparseLaplaceObjective:
+        """Return the log marginal likelihood of "fitc", "pitc" or "var", n^⅔ inducing inputs drawn from the rows."""
 
     @abstractmethod
     def resolved(self, rms: float) -> Stopping:
@@ -117,6 +124,10 @@ class RegressionTask(Task):
     def criterion(self, solver: str, numerics: Numerics, growing: bool) -> Objective:
         return Objective(self.problem, method=solver, numerics=numerics, learns_in_stages=growing)
 
+    def approximation(self, kind: str, generator: Generator) -> SparseObjective:
+        U = inducing_points(self.problem.X, generator=generator)
+        return SparseObjective(self.problem, SparseApproximation(kind, U))
+
     def resolved(self, rms: float) -> Stopping:
         n = len(self.problem)
         return Stopping(rtol=0.0, atol=rms * math.sqrt(n), max_iterations=n, patience=n)
@@ -135,8 +146,12 @@ class RegressionTask(Task):
         )
 
     def scores(self, posterior: Any, X: Tensor, y: Tensor) -> Scores:
-        found = posterior.predict(X, variance=True)
-        errors, variance = y - found.mean[:, 0], found.variance + posterior.gp.noise.variance.item()
+        if isinstance(posterior, SparsePosterior):
+            mean, variance = posterior.predict(X)
+        else:
+            found = posterior.predict(X, variance=True)
+            mean, variance = found.mean, found.variance + posterior.gp.noise.variance.item()
+        errors = y - mean[:, 0]
         density = 0.5 * (errors.square() / variance + (2 * math.pi * variance).log())
         return Scores(float(errors.square().mean().sqrt()), float(density.mean()))
 
@@ -166,6 +181,10 @@ class ClassificationTask(Task):
     def criterion(self, solver: str, numerics: Numerics, growing: bool) -> LaplaceObjective:
         return LaplaceObjective(self.problem, solver, numerics, growing)
 
+    def approximation(self, kind: str, generator: Generator) -> SparseLaplaceObjective:
+        U = inducing_points(self.problem.X, generator=generator)
+        return SparseLaplaceObjective(self.problem, SparseApproximation(kind, U))
+
     def resolved(self, rms: float) -> Stopping:
         return Stopping(rtol=rms, max_iterations=self.problem.size, patience=self.problem.size)
 
@@ -174,6 +193,8 @@ class ClassificationTask(Task):
         return condition_laplace(self.problem, gp, method=method, rtol=rtol, numerics=numerics)
 
     def scores(self, posterior: Any, X: Tensor, y: Tensor) -> Scores:
+        if isinstance(posterior, SparseLaplacePosterior):
+            return _of_two(*posterior.predict(X), posterior.likelihood, y)
         found, likelihood = posterior.predict(X, covariance=True), posterior.gp.likelihood
         if isinstance(likelihood, Softmax):
             values, vectors = torch.linalg.eigh(found.covariance)
@@ -183,6 +204,10 @@ class ClassificationTask(Task):
             own = probabilities.gather(1, y.long()[:, None]).clamp_min(1e-300)
             wrong = probabilities.argmax(1) != y
             return Scores(float(wrong.double().mean()), float(-own.log().mean()))
-        mean = found.mean[:, 0]
-        density = likelihood.log_predictive(y, mean, found.covariance[:, 0, 0])
-        return Scores(float(((mean > 0) != (y > 0)).double().mean()), -float(density.mean()))
+        return _of_two(found.mean[:, 0], found.covariance[:, 0, 0], likelihood, y)
+
+
+def _of_two(mean: Tensor, variance: Tensor, likelihood: Likelihood, y: Tensor) -> Scores:
+    """Judge predictions of two classes from the moments of their latent values."""
+    density = likelihood.log_predictive(y, mean, variance)
+    return Scores(float(((mean > 0) != (y > 0)).double().mean()), -float(density.mean()))
