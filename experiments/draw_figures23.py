@@ -146,7 +146,7 @@ def draw(figure_panels: Sequence[Panel], where: str, title: str, stored: Path | 
         grid[1, column].set_xlabel(AXES[where], fontsize=9)
     methods = [name for name in METHODS if any(name in panel.curves["error"] for panel in figure_panels)]
     figure.legend(handles=[key(name) for name in methods], loc="outside lower center", ncols=4, frameon=False)
-    figure.suptitle(title + (f"\n{fill(WARNING, 30 * count + 30)}" if stored else ""), fontsize=10)
+    figure.suptitle(title + (f"\n{fill(WARNING, 34 * max(count, 2))}" if stored else ""), fontsize=10)
     return figure
 
 

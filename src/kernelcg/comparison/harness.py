@@ -75,7 +75,7 @@ def run(
 ) -> Run:
     """Learn for at most ``budget`` seconds, then evaluate the way there.
 
-    A step that ends after the budget does not count, save for the evaluation it leaves off: the place before it does.
+    A step that ends after the budget does not count: the run ends where it was when the time was up.
     """
     try:
         warm_up(method, task, seed)
