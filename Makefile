@@ -5,7 +5,7 @@ INSTALLED := .venv/.installed
 BENCH_INSTALLED := .venv/.bench-installed
 export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: demo test lint check bench figure1 format clean
+.PHONY: demo test lint check bench figure1 figures23 figures-quick format clean
 
 demo: $(INSTALLED)  ## restore a photograph from a seventh of its pixels, compare solvers, write demo.png
 	$(BIN)/python examples/demo.py
@@ -32,6 +32,14 @@ bench: $(BENCH_INSTALLED)  ## speed as ratios against peers in the same run; wri
 figure1: $(INSTALLED)  ## run what is missing of the paper's figure 1 (hours on two cores if all is), draw it
 	$(BIN)/python experiments/figure1.py
 	$(BIN)/python experiments/draw_figure1.py
+
+figures23: $(INSTALLED)  ## run what is missing of the paper's figures 2 and 3 (a day on two cores if all is), draw them
+	$(BIN)/python experiments/figures23.py
+	$(BIN)/python experiments/draw_figures23.py
+
+figures-quick: $(INSTALLED)  ## the same on data that come with scikit-learn, in two minutes
+	$(BIN)/python experiments/figures23.py --quick
+	$(BIN)/python experiments/draw_figures23.py --quick
 
 format: $(INSTALLED)
 	$(BIN)/ruff format .

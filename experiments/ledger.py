@@ -49,6 +49,13 @@ class Ledger:
             with self.file.open("a", newline="", encoding="utf-8") as stream:
                 csv.DictWriter(stream, self.columns, lineterminator="\n").writerow(row)
 
+    def discard(self, **values: str) -> None:
+        """Remove the rows that have these values."""
+        kept = {key: row for key, row in self.rows.items() if any(row[name] != value for name, value in values.items())}
+        if len(kept) < len(self.rows):
+            self.rows = kept
+            self.write()
+
     def write(self) -> None:
         """Write the whole file anew, complete or not at all."""
         self.file.parent.mkdir(parents=True, exist_ok=True)

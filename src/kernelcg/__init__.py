@@ -4,15 +4,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kernelcg.comparison import compare
     from kernelcg.estimators import GPClassifier, GPGeneralizedRegressor, GPRegressor, KernelRidge, load
 
-__all__ = ["GPClassifier", "GPGeneralizedRegressor", "GPRegressor", "KernelRidge", "load"]
+__all__ = ["GPClassifier", "GPGeneralizedRegressor", "GPRegressor", "KernelRidge", "compare", "load"]
 
 
 def __getattr__(name: str) -> Any:
     """Import the estimators when they are first asked for: the core needs neither scikit-learn nor safetensors."""
     if name in __all__:
-        return getattr(import_module("kernelcg.estimators"), name)
+        return getattr(import_module("kernelcg.comparison" if name == "compare" else "kernelcg.estimators"), name)
     raise AttributeError(f"module 'kernelcg' has no attribute {name!r}")
 
 

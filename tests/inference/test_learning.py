@@ -478,6 +478,7 @@ class TwoHills:
     numerics: Numerics = Numerics()
     is_direct: bool = False
     measures_noise: bool = False
+    learns_in_stages: bool = True
 
     @property
     def rows_to_learn_from(self):
@@ -497,6 +498,12 @@ def test_the_best_of_the_restarts_wins(is_direct):
     gp = GaussianProcess(RBF(1.0).fixed("variance"), Noise(1.0).fixed())
     learned = learn(TwoHills(is_direct=is_direct), gp, restarts=20, generator=seeded(0))
     assert float(learned.gp.kernel.lengthscale.log()) == pytest.approx(1.0, abs=0.1)
+
+
+def test_a_criterion_may_refuse_to_learn_in_stages():
+    gp = GaussianProcess(RBF(1.0).fixed("variance"), Noise(1.0).fixed())
+    learned = learn(TwoHills(Rows(1000), is_direct=True, learns_in_stages=False), gp, generator=seeded(0))
+    assert {step.rows for step in learned.steps} == {1000}
 
 
 # stochastic gradient ascent
@@ -626,3 +633,16 @@ def test_iterative_learning_does_not_end_far_from_the_optimum():
     values = [direct_estimate(problem_of(truth), gp).value for gp in (learned.gp, true)]
     assert learned.converged
     assert values[0] > values[1] - 1
+
+
+@pytest.mark.parametrize("in_stages", [True, False])
+def test_all_rows_from_the_first_step_if_the_criterion_wants_it(in_stages):
+    X = torch.linspace(0, 20, 450, dtype=torch.float64)[:, None]
+    problem = Regression(X, X.sin(), mean="zero")
+    learned = learn(
+        Objective(problem, learns_in_stages=in_stages),
+        GaussianProcess(RBF(1.0), 0.1),
+        max_steps=2,
+        generator=seeded(0),
+    )
+    assert {step.rows for step in learned.steps} == ({225, 450} if in_stages else {450})

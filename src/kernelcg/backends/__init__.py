@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from kernelcg.backends.base import Backend
+from kernelcg.backends.counted import Counted, counted
 from kernelcg.backends.dense import Dense, store
 from kernelcg.backends.native import Native, levels, why_not
 from kernelcg.backends.tiles import Tiles
@@ -35,4 +36,16 @@ def default(memory: int | str | None = None, threads: int | None = None) -> Back
     return Native(memory, threads) if why_not() is None else Tiles(memory)
 
 
-__all__ = ["Availability", "Backend", "Dense", "Native", "Tiles", "available", "default", "levels", "store"]
+__all__ = [
+    "Availability",
+    "Backend",
+    "Counted",
+    "Dense",
+    "Native",
+    "Tiles",
+    "available",
+    "counted",
+    "default",
+    "levels",
+    "store",
+]

@@ -29,7 +29,7 @@ class Dense(Backend):
         if not (kernel is self.kernel and X is self.X and Y is self.X and dtype == self.K.dtype):
             return self.base.matmul(kernel, X, Y, V, precision=precision)
         columns, scale = rounded_columns(V, dtype)
-        return ((columns.T.contiguous() @ self.K).T * scale).to(V.dtype)
+        return (self.base.stored_product(self.K, columns) * scale).to(V.dtype)
 
     def gradient(
         self,

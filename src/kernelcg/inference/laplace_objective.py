@@ -39,6 +39,8 @@ class LaplaceObjective:
     problem: Observations
     method: str = "auto"
     numerics: Numerics = Numerics()
+    learns_in_stages: bool = True
+    """Whether learning begins with a part of the rows: a subset shows the way at a fraction of the cost."""
 
     def __post_init__(self) -> None:
         chosen_laplace_method(self.problem, self.method)

@@ -62,6 +62,10 @@ class Criterion(Protocol):
     def rows_to_learn_from(self) -> int:
         """Return how many rows learning ends with."""
 
+    @property
+    def learns_in_stages(self) -> bool:
+        """Whether L-BFGS begins with a part of these rows."""
+
     def on(self, rows: Tensor) -> Self:
         """Return the criterion on some of the rows."""
 
@@ -172,11 +176,11 @@ class _Search:
     failures: int = 0
 
     def grown(self, max_steps: int, restarts: int, generator: Generator) -> Learned:
-        """Climb on a growing part of the data; curvature is carried over."""
+        """Climb on a growing part of the data, if the criterion allows it; curvature is carried over."""
         n, most = len(self.objective.problem), self.objective.rows_to_learn_from
         order = torch.randperm(n, generator=child(generator, "subset"))
         sizes, size = [most], most // LAST_GROWTH
-        while size >= SMALLEST_STAGE:
+        while self.objective.learns_in_stages and size >= SMALLEST_STAGE:
             sizes.append(size)
             size //= GROWTH
         starts = [self._clamped(self.gp.log_parameters().detach()), *self._random_starts(restarts, generator)]

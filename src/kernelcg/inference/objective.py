@@ -57,6 +57,8 @@ class Objective:
     criterion: str = "marginal_likelihood"
     method: str = "auto"
     numerics: Numerics = Numerics()
+    learns_in_stages: bool = True
+    """Whether learning begins with a part of the rows: a subset shows the way at a fraction of the cost."""
 
     def __post_init__(self) -> None:
         if self.criterion not in CRITERIA:

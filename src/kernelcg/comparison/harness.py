@@ -1,0 +1,138 @@
+"""One run: learn by one method within a time budget, then see what predictions were worth along the way.
+
+Nothing is evaluated while the clock of training runs. Afterwards the process is conditioned on all training rows at a
+few of the hyperparameters that learning went through. The clock of such a point is the training time up to it plus the
+time of its conditioning: what one would have waited had one stopped there. Both are the method's own work; predictive
+variances and scores are not charged, nor are imports and first calls of libraries: every method takes a step on a few
+rows before its clock starts. Products with K are counted by `kernelcg.backends.Counted`, while training only.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernelcg.comparison.methods import Method, conditioned_by, learned_by
+from kernelcg.comparison.tasks import Scores, Task
+from kernelcg.errors import MemoryBudgetExceeded, SolveFailed
+from kernelcg.inference.learning import Step
+from kernelcg.parameters import Parametric
+
+POINTS = 25
+"""Points of a path that are evaluated, at most."""
+
+WARM_UP_ROWS = 64
+
+FINISHED, OUT_OF_TIME, TOO_LARGE = "finished", "out of time", "does not fit"
+"""How a run may end: by itself, by its budget, or before it began."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where learning was at some time: after ``step`` steps, 0 being the start; approximations multiply with no K."""
+
+    step: int
+    seconds: float
+    products: float
+    log_parameters: tuple[float, ...] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What predictions from one place are worth; ``seconds`` is training plus conditioning."""
+
+    step: int
+    training_seconds: float
+    seconds: float
+    products: float
+    error: float
+    nll: float
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What one method came to on one split; ``gp`` is the last process within the budget."""
+
+    method: Method
+    status: str
+    reason: str
+    path: tuple[Place, ...]
+    curve: tuple[Evaluation, ...]
+    gp: Parametric
+
+    @property
+    def last(self) -> Evaluation | None:
+        """Return the evaluation at the end of the budget."""
+        return self.curve[-1] if self.curve else None
+
+
+def run(
+    method: Method, task: Task, X_test: Tensor, y_test: Tensor, *, budget: float, seed: int = 0, points: int = POINTS
+) -> Run:
+    """Learn for at most ``budget`` seconds, then evaluate the way there.
+
+    A step that ends after the budget does not count: the run ends where it was when the time was up.
+    """
+    try:
+        warm_up(method, task, seed)
+        path, converged, reason = walked(method, task, budget=budget, seed=seed)
+    except (MemoryBudgetExceeded, torch.cuda.OutOfMemoryError) as error:
+        return Run(method, TOO_LARGE, str(error), (), (), task.start)
+    kept = tuple(place for place in path if place.seconds <= budget)
+    curve = tuple(evaluated(method, task, place, X_test, y_test, seed) for place in chosen(kept, points))
+    status = FINISHED if converged and len(kept) == len(path) else OUT_OF_TIME
+    return Run(method, status, reason, kept, curve, process_at(task, kept[-1]))
+
+
+def warm_up(method: Method, task: Task, seed: int = 0) -> None:
+    """Take one step on a few rows and condition on them, so that nothing is done for the first time on the clock."""
+    rows = torch.arange(min(WARM_UP_ROWS, len(task.problem)), device=task.problem.X.device)
+    few = task.on(rows)
+    conditioned_by(method, few, learned_by(method, few, seed=seed, max_steps=1).gp, seed=seed)
+
+
+def walked(method: Method, task: Task, *, budget: float, seed: int = 0) -> tuple[list[Place], bool, str]:
+    """Return every place that learning went through, whether it ended by itself, and why it ended."""
+    began, before = time.perf_counter(), task.products
+    path = [Place(0, 0.0, 0.0, tuple(task.start.log_parameters().tolist()))]
+
+    def note(step: Step) -> bool:
+        seconds = time.perf_counter() - began
+        products = math.nan if method.sparse else task.products - before
+        path.append(Place(len(path), seconds, products, step.log_parameters))
+        return seconds >= budget
+
+    learned = learned_by(method, task, seed=seed, seconds=max(budget, 1e-9), callback=note)
+    return path, learned.reason != "stopped by the callback", learned.reason
+
+
+def chosen(path: Sequence[Place], most: int) -> list[Place]:
+    """Return at most so many places, evenly spaced in the logarithm of time, the first and the last among them."""
+    if len(path) <= most:
+        return list(path)
+    seconds = np.array([place.seconds for place in path[1:]])
+    wanted = np.geomspace(max(seconds[0], 1e-9), max(seconds[-1], 1e-9), most - 1)
+    nearest = np.abs(np.log(np.maximum(seconds, 1e-9)) - np.log(wanted)[:, None]).argmin(axis=1)
+    return [path[0], *(path[i] for i in sorted({*(nearest + 1).tolist(), len(path) - 1}))]
+
+
+def process_at(task: Task, place: Place) -> Parametric:
+    """Return the process with the hyperparameters of a place."""
+    return task.start.with_log_parameters(torch.tensor(place.log_parameters, dtype=torch.float64))
+
+
+def evaluated(method: Method, task: Task, place: Place, X_test: Tensor, y_test: Tensor, seed: int = 0) -> Evaluation:
+    """Condition on all training rows at these hyperparameters, timed, and score the predictions; NaN if that fails."""
+    gp, began = process_at(task, place), time.perf_counter()
+    try:
+        posterior = conditioned_by(method, task, gp, seed=seed)
+        conditioning = time.perf_counter() - began
+        scores = task.scores(posterior, X_test, y_test)
+    except SolveFailed:
+        conditioning, scores = time.perf_counter() - began, Scores(math.nan, math.nan)
+    seconds = place.seconds + conditioning
+    return Evaluation(place.step, place.seconds, seconds, place.products, scores.error, scores.nll)

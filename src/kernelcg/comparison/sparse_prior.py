@@ -1,0 +1,223 @@
+"""FITC, PITC and VAR: what they put in the place of K, and the linear algebra that follows in O(n m²).
+
+With m inducing inputs U, K_UU = L Lᵀ and F = K_XU L⁻ᵀ, so that F Fᵀ = Q = K_XU K_UU⁻¹ K_UX, the prior covariance of the
+latent values at X is F Fᵀ + Λ:
+
+    FITC  Λ = diag(K − Q)          PITC  Λ = blockdiag(K − Q)          VAR  Λ = 0
+
+VAR pays for the variance K − Q that it drops in the evidence. Everything is float64 and differentiable in the
+hyperparameters; no n × n matrix is made.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.linalg import LinAlgError
+from torch import Generator, Tensor
+from torch.utils.checkpoint import checkpoint
+
+from kernelcg.arguments import matrix
+from kernelcg.inference.model import spread_of
+from kernelcg.kernels import Kernel
+from kernelcg.preconditioners.neighbours import bisected
+from kernelcg.preconditioners.prepared import BlockRemainder, DiagonalRemainder
+from kernelcg.preconditioners.shapes import BlockDiagonal, Factored
+from kernelcg.randomness import choose
+
+KINDS = ("fitc", "pitc", "var")
+
+JITTER = 1e-6
+"""Added to the diagonal of K_UU, relative to its mean: a part of the definition, never raised."""
+
+ENTRIES_AT_ONCE = 2**21
+"""Of K_XU, for which the intermediate results of the kernel's formula are held at once."""
+
+
+def inducing_points(X: Tensor, count: int | None = None, *, generator: Generator) -> Tensor:
+    """Return (m, d) inducing inputs: rows of X drawn without repetition, n^⅔ of them (rounded) unless ``count`` says.
+
+    They stay where they are while hyperparameters are learned, as in GPstuff, which optimises inducing inputs only if
+    ``infer_params`` asks for it.
+    """
+    X = matrix(X, "X")
+    m = round(len(X) ** (2 / 3)) if count is None else count
+    if isinstance(m, bool) or not isinstance(m, int) or not 1 <= m <= len(X):
+        raise ValueError(f"count must be a whole number from 1 to {len(X)}, the rows of X, not {count!r}")
+    return X[choose(len(X), m, generator).to(X.device)]
+
+
+def compact_blocks(X: Tensor, size: int) -> list[Tensor]:
+    """Return row numbers of blocks of at most ``size`` rows: the widest standardised feature is halved again and again.
+
+    A function of the inputs alone, so that the blocks stay the same while hyperparameters are learned.
+    """
+    spread = spread_of(X)
+    standardised = (X - X.mean(0)) / torch.where(spread > 0, spread, 1.0)
+    return [torch.from_numpy(np.sort(rows)).to(X.device) for rows in bisected(standardised, size)]
+
+
+@dataclass(frozen=True, eq=False)
+class SparseApproximation:
+    """What is fixed about an approximation: "fitc", "pitc" or "var", the inducing inputs, the size of PITC's blocks.
+
+    Parameters
+    ----------
+    U : (m, d) inducing inputs
+    block_size : largest number of rows in a block of PITC; None means m. See `compact_blocks`
+    """
+
+    kind: str
+    U: Tensor
+    block_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
+        size = self.block_size
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+            raise ValueError(f"block_size must be a positive whole number or None, not {size!r}")
+        object.__setattr__(self, "U", matrix(self.U, "U").detach().double())
+
+    def prior(self, kernel: Kernel, X: Tensor) -> "SparsePrior":
+        """Return the approximate prior at X: O(n m²) time for F, O(n b (b + m)) for PITC's blocks of b rows.
+
+        Raises
+        ------
+        LinAlgError : if K_UU is not positive definite in spite of its jitter
+        """
+        K_uu = kernel(self.U, self.U)
+        jitter = JITTER * K_uu.diagonal().mean()
+        L = lower_factor(K_uu + jitter * torch.eye(len(K_uu)).to(K_uu))
+        F = torch.linalg.solve_triangular(L.mT, _columns(kernel, X, self.U), upper=True, left=False)
+        unexplained = kernel.diagonal(X) - F.square().sum(1)
+        if self.kind == "pitc":
+            blocks = compact_blocks(X, self.block_size or len(self.U))
+            return SparsePrior(L, F, _block_remainder(kernel, X, F, blocks), unexplained)
+        return SparsePrior(L, F, DiagonalRemainder(unexplained if self.kind == "fitc" else None), unexplained)
+
+    def posterior(self, kernel: Kernel, prior: "SparsePrior", system: "SparseSystem", a: Tensor) -> "LatentPosterior":
+        """Return the process whose mean at the data is (F Fᵀ + Λ) a, a (n, c)."""
+        return LatentPosterior(kernel.detached(), self.U, prior.L, system.R, prior.F.T @ a)
+
+
+@dataclass(frozen=True, eq=False)
+class SparsePrior:
+    """F Fᵀ + Λ, the approximate prior covariance."""
+
+    L: Tensor  # (m, m) lower
+    F: Tensor  # (n, m)
+    remainder: DiagonalRemainder | BlockRemainder
+    """Λ."""
+    unexplained: Tensor
+    """(n,) the diagonal of K − Q."""
+
+    def product(self, V: Tensor) -> Tensor:
+        """Return (F Fᵀ + Λ) V for V (n, k)."""
+        low_rank = self.F @ (self.F.T @ V)
+        if isinstance(self.remainder, DiagonalRemainder):
+            values = self.remainder.values
+            return low_rank if values is None else low_rank + values[:, None] * V
+        own = torch.zeros_like(low_rank)
+        for rows, E in self.remainder.groups:
+            own[rows] = E @ V[rows]
+        return low_rank + own
+
+    def system(self, diagonal: Tensor, scale: Tensor | None = None) -> "SparseSystem":
+        """Return A = S (F Fᵀ + Λ) S + D, factorised.
+
+        Raises
+        ------
+        LinAlgError : if it is not positive definite
+        """
+        base = self.remainder.factor(scale, diagonal)
+        if isinstance(base, BlockDiagonal) and base.jitter > 0:
+            raise LinAlgError("a block of K − Q + D is not positive definite")
+        G = base.whiten(self.F if scale is None else scale[:, None] * self.F)
+        return SparseSystem(base, G, lower_factor(G.T @ G + torch.eye(G.shape[1]).to(G)))
+
+
+@dataclass(frozen=True, eq=False)
+class SparseSystem:
+    r"""A = C (G Gᵀ + I) Cᵀ, where C Cᵀ = SΛS + D is diagonal or block diagonal and G = C⁻¹SF.
+
+    .. math:: A^{-1} = C^{-\top} (I - G M^{-1} G^\top)\, C^{-1}, \qquad \log|A| = \log|C C^\top| + \log|M|,
+        \qquad M = I + G^\top G = R R^\top
+
+    The QR factorisation of `LowRankPlus` would keep more digits where the noise is tiny, at three times the cost.
+    """
+
+    base: Factored
+    G: Tensor  # (n, m)
+    R: Tensor  # (m, m) lower
+
+    def solve(self, B: Tensor) -> Tensor:
+        """Return A⁻¹B for B (n, k)."""
+        Z = self.base.whiten(B)
+        return self.base.unwhiten(Z - self.G @ torch.cholesky_solve(self.G.T @ Z, self.R))
+
+    def log_determinant(self) -> Tensor:
+        """Return log|A|."""
+        return self.base.log_determinant() + 2 * self.R.diagonal().log().sum()
+
+
+@dataclass(frozen=True, eq=False)
+class LatentPosterior:
+    r"""The latent process given the data, at any point: m² numbers.
+
+    With v = L⁻¹k_U* and a, by which the mean at X is (F Fᵀ + Λ) a,
+
+    .. math:: \mathrm{E} f_* = v^\top F^\top a, \qquad
+        \mathrm{V} f_* = k_{**} - v^\top v + v^\top M^{-1} v
+
+    which is k** − k_*U K_UU⁻¹ k_U* + k_*U (K_UU + K_UX D⁻¹ K_XU)⁻¹ k_U* for S = I. A new point shares no block with
+    training points.
+
+    References
+    ----------
+    Quiñonero-Candela & Rasmussen (2005), A unifying view of sparse approximate Gaussian process regression.
+    """
+
+    kernel: Kernel
+    U: Tensor
+    L: Tensor
+    R: Tensor
+    weights: Tensor  # (m, c) Fᵀa
+
+    def predict(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means (t, c) and variances (t,)."""
+        X = matrix(X, "X").detach().to(self.U)
+        with torch.no_grad():
+            V = torch.linalg.solve_triangular(self.L, _columns(self.kernel, X, self.U).T, upper=False)
+            inner = torch.linalg.solve_triangular(self.R, V, upper=False)
+            unexplained = (self.kernel.diagonal(X) - V.square().sum(0)).clamp_min(0.0)
+            return V.T @ self.weights, unexplained + inner.square().sum(0)
+
+
+def lower_factor(M: Tensor) -> Tensor:
+    """Return L with L Lᵀ = M, differentiable, or raise `LinAlgError`."""
+    L, failed = torch.linalg.cholesky_ex(M)
+    if bool(failed):
+        raise LinAlgError("the matrix is not positive definite")
+    return L
+
+
+def _columns(kernel: Kernel, X: Tensor, U: Tensor) -> Tensor:
+    """Return K(X, U); of the formula's intermediate results only those of some rows are in memory at a time."""
+    pieces = X.split(max(ENTRIES_AT_ONCE // len(U), 1))
+    return torch.cat([_recomputed(kernel, piece, U) for piece in pieces])
+
+
+def _block_remainder(kernel: Kernel, X: Tensor, F: Tensor, blocks: list[Tensor]) -> BlockRemainder:
+    """Return the diagonal blocks of K − F Fᵀ, those of one size together."""
+    groups = []
+    for size in sorted({len(rows) for rows in blocks}):
+        rows = torch.stack([rows for rows in blocks if len(rows) == size])
+        K = torch.stack([_recomputed(kernel, X[one], X[one]) for one in rows])
+        groups.append((rows, K - F[rows] @ F[rows].mT))
+    return BlockRemainder(groups)
+
+
+def _recomputed(kernel: Kernel, X: Tensor, Y: Tensor) -> Tensor:
+    """Return K(X, Y); the backward pass evaluates the formula again instead of keeping what it went through."""
+    return checkpoint(kernel, X, Y, use_reentrant=False, preserve_rng_state=False)

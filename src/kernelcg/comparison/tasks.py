@@ -1,0 +1,213 @@
+"""Regression and classification as a comparison sees them: what is learned from, conditioned and scored."""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Generator, Tensor
+
+from kernelcg import backends
+from kernelcg.backends import Backend, Counted
+from kernelcg.comparison.sparse import SparseObjective, SparsePosterior
+from kernelcg.comparison.sparse_laplace import SparseLaplaceObjective, SparseLaplacePosterior
+from kernelcg.comparison.sparse_prior import SparseApproximation, inducing_points
+from kernelcg.inference import Noise, condition
+from kernelcg.inference.iterative import Numerics
+from kernelcg.inference.laplace_objective import FACTORS as LAPLACE_FACTORS
+from kernelcg.inference.laplace_objective import LaplaceObjective, chosen_laplace_method
+from kernelcg.inference.laplace_posterior import condition_laplace
+from kernelcg.inference.latent import LatentProcess, Observations
+from kernelcg.inference.learning import Criterion
+from kernelcg.inference.model import GaussianProcess, Regression
+from kernelcg.inference.objective import FACTORS, Objective, chosen_method
+from kernelcg.kernels import RBF, Kernel
+from kernelcg.likelihoods import BernoulliProbit, Likelihood, Softmax
+from kernelcg.parameters import Parametric
+from kernelcg.randomness import child
+from kernelcg.solvers import Stopping
+from kernelcg.solvers.direct import IN_PLACE_ROWS
+
+START_NOISE = 0.1
+KERNELS = ("iso", "ARD")
+
+
+class Scores(NamedTuple):
+    """What predictions are worth: RMSE or share of wrong labels, and the mean of −log p(y) over the test rows."""
+
+    error: float
+    nll: float
+
+
+def first_rbf(kernel: str, d: int) -> RBF:
+    """Return the RBF from which the paper's latest code starts: "iso", l = √d, or "ARD", every l = 1; variance 1."""
+    if kernel not in KERNELS:
+        raise ValueError(f"kernel must be one of {', '.join(KERNELS)}, not {kernel!r}")
+    one = torch.ones((), dtype=torch.float64)
+    return RBF(math.sqrt(d) * one if kernel == "iso" else one.repeat(d), one)
+
+
+class Task(ABC):
+    """Training data, the process from which every method starts, and how all of them are judged."""
+
+    problem: Any
+    start: Parametric
+
+    @property
+    @abstractmethod
+    def direct_bytes(self) -> int:
+        """Return what an exact evaluation holds at once."""
+
+    @abstractmethod
+    def criterion(self, solver: str, numerics: Numerics, growing: bool) -> Criterion:
+        """Return the log marginal likelihood by "auto", "direct" or "iterative", in stages if ``growing``."""
+
+    @abstractmethod
+    def approximation(self, kind: str, generator: Generator) -> SparseObjective | SparseLaplaceObjective:
+        """Return the log marginal likelihood of "fitc", "pitc" or "var", n^⅔ inducing inputs drawn from the rows."""
+
+    @abstractmethod
+    def resolved(self, rms: float) -> Stopping:
+        """Return the rule that ends solves for learning once the residual has this root mean square."""
+
+    @abstractmethod
+    def condition(self, gp: Any, solver: str, numerics: Numerics, rtol: float, generator: Generator) -> Any:
+        """Return the process conditioned on all training rows, its weights to ``rtol``."""
+
+    @abstractmethod
+    def scores(self, posterior: Any, X: Tensor, y: Tensor) -> Scores:
+        """Judge the predictions at X."""
+
+    @abstractmethod
+    def on(self, rows: Tensor) -> Self:
+        """Return the task on some of the rows."""
+
+    @property
+    def products(self) -> float:
+        """Return the columns that were multiplied with K so far."""
+        backend: Backend = self.problem.backend
+        return backend.work.columns if isinstance(backend, Counted) else math.nan
+
+    @property
+    def free_bytes(self) -> int:
+        """Return what may be held at once where the data are."""
+        device = self.problem.X.device
+        return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else self.problem.backend.budget()
+
+
+@dataclass(frozen=True, eq=False)
+class RegressionTask(Task):
+    """Zero mean and Gaussian noise; y is standardised already."""
+
+    problem: Regression
+    start: GaussianProcess
+
+    @classmethod
+    def of(cls, X: Tensor, y: Tensor, kernel: Kernel, noise: float = START_NOISE) -> Self:
+        """Return the task on these rows."""
+        backend = backends.counted(backends.default(), len(X))
+        return cls(
+            Regression(X, y[:, None], backend=backend),
+            GaussianProcess(kernel, Noise(torch.tensor(noise, dtype=torch.float64))),
+        )
+
+    def on(self, rows: Tensor) -> Self:
+        return replace(self, problem=self.problem.subset(rows))
+
+    @property
+    def direct_bytes(self) -> int:
+        n, X = len(self.problem), self.problem.X
+        in_place = X.device.type == "cpu" and n > IN_PLACE_ROWS
+        return (1 if in_place else FACTORS) * 8 * n * n
+
+    def criterion(self, solver: str, numerics: Numerics, growing: bool) -> Objective:
+        return Objective(self.problem, method=solver, numerics=numerics, learns_in_stages=growing)
+
+    def approximation(self, kind: str, generator: Generator) -> SparseObjective:
+        U = inducing_points(self.problem.X, generator=generator)
+        return SparseObjective(self.problem, SparseApproximation(kind, U))
+
+    def resolved(self, rms: float) -> Stopping:
+        n = len(self.problem)
+        return Stopping(rtol=0.0, atol=rms * math.sqrt(n), max_iterations=n, patience=n)
+
+    def condition(self, gp: GaussianProcess, solver: str, numerics: Numerics, rtol: float, generator: Generator) -> Any:
+        method, _ = chosen_method(self.problem, solver)
+        stopping = Stopping(rtol=rtol, max_iterations=max(len(self.problem), Stopping().max_iterations))
+        source = child(generator, "posterior")
+        return condition(
+            self.problem,
+            gp,
+            method=method,
+            stopping=stopping,
+            preconditioner=numerics.preconditioner,
+            generator=source,
+        )
+
+    def scores(self, posterior: Any, X: Tensor, y: Tensor) -> Scores:
+        if isinstance(posterior, SparsePosterior):
+            mean, variance = posterior.predict(X)
+        else:
+            found = posterior.predict(X, variance=True)
+            mean, variance = found.mean, found.variance + posterior.gp.noise.variance.item()
+        errors = y - mean[:, 0]
+        density = 0.5 * (errors.square() / variance + (2 * math.pi * variance).log())
+        return Scores(float(errors.square().mean().sqrt()), float(density.mean()))
+
+
+@dataclass(frozen=True, eq=False)
+class ClassificationTask(Task):
+    """Labels 0, …, C − 1 through the probit, or for C > 2 the softmax, in Laplace's approximation."""
+
+    problem: Observations
+    start: LatentProcess
+
+    @classmethod
+    def of(cls, X: Tensor, y: Tensor, kernel: Kernel, classes: int = 2) -> Self:
+        """Return the task on these rows."""
+        backend = backends.counted(backends.default(), len(X))
+        likelihood = BernoulliProbit() if classes == 2 else Softmax()
+        problem = Observations(X, y, classes=1 if classes == 2 else classes, backend=backend)
+        return cls(problem, LatentProcess(kernel, likelihood))
+
+    def on(self, rows: Tensor) -> Self:
+        return replace(self, problem=self.problem.subset(rows))
+
+    @property
+    def direct_bytes(self) -> int:
+        return LAPLACE_FACTORS * 8 * self.problem.size**2
+
+    def criterion(self, solver: str, numerics: Numerics, growing: bool) -> LaplaceObjective:
+        return LaplaceObjective(self.problem, solver, numerics, growing)
+
+    def approximation(self, kind: str, generator: Generator) -> SparseLaplaceObjective:
+        U = inducing_points(self.problem.X, generator=generator)
+        return SparseLaplaceObjective(self.problem, SparseApproximation(kind, U))
+
+    def resolved(self, rms: float) -> Stopping:
+        return Stopping(rtol=rms, max_iterations=self.problem.size, patience=self.problem.size)
+
+    def condition(self, gp: LatentProcess, solver: str, numerics: Numerics, rtol: float, generator: Generator) -> Any:
+        method, _ = chosen_laplace_method(self.problem, solver)
+        return condition_laplace(self.problem, gp, method=method, rtol=rtol, numerics=numerics)
+
+    def scores(self, posterior: Any, X: Tensor, y: Tensor) -> Scores:
+        if isinstance(posterior, SparseLaplacePosterior):
+            return _of_two(*posterior.predict(X), posterior.likelihood, y)
+        found, likelihood = posterior.predict(X, covariance=True), posterior.gp.likelihood
+        if isinstance(likelihood, Softmax):
+            values, vectors = torch.linalg.eigh(found.covariance)
+            root = vectors * values.clamp_min(0).sqrt()[:, None, :]
+            generator = torch.Generator().manual_seed(0)
+            probabilities, _ = likelihood.predictive_probabilities(found.mean, root, generator)
+            own = probabilities.gather(1, y.long()[:, None]).clamp_min(1e-300)
+            wrong = probabilities.argmax(1) != y
+            return Scores(float(wrong.double().mean()), float(-own.log().mean()))
+        return _of_two(found.mean[:, 0], found.covariance[:, 0, 0], likelihood, y)
+
+
+def _of_two(mean: Tensor, variance: Tensor, likelihood: Likelihood, y: Tensor) -> Scores:
+    """Judge predictions of two classes from the moments of their latent values."""
+    density = likelihood.log_predictive(y, mean, variance)
+    return Scores(float(((mean > 0) != (y > 0)).double().mean()), -float(density.mean()))
