@@ -31,7 +31,8 @@ class Method:
     solver : "direct" (Cholesky), "iterative" (conjugate gradients) or "auto"
     preconditioner : of the iterative solver: "auto", the name of a recipe, or None
     rms : root mean square of the residual that ends a solve; None means the library's own rule
-    probes : random columns of the iterative gradient; signs, drawn afresh, with Adagrad
+    probes : random columns of the iterative gradient; signs, drawn afresh, with Adagrad; None means the default of the
+        estimators
     optimizer : as in `kernelcg.inference.learn`
     growing : whether L-BFGS begins with a part of the rows
     batch : steps after which L-BFGS is begun afresh, its curvature forgotten; None means never
@@ -44,7 +45,7 @@ class Method:
     solver: str = "auto"
     preconditioner: str | None = "auto"
     rms: float | None = None
-    probes: int = 8
+    probes: int | None = None
     optimizer: str = "lbfgs"
     growing: bool = True
     batch: int | None = None
@@ -113,7 +114,7 @@ def numerics_of(method: Method, task: Task, seed: int, seconds: float = math.inf
     """Return how iterative evaluations of this method work; no solve takes longer than ``seconds``."""
     first = generator_from(seed).initial_seed()
     found = Numerics(
-        method.probes,
+        task.probes if method.probes is None else method.probes,
         preconditioner=method.preconditioner,
         seed=first,
         rademacher=method.optimizer != "lbfgs",
@@ -150,11 +151,7 @@ def learned_by(
     """
     criterion = criterion_of(method, task, seed, seconds)
     generator = child(generator_from(seed), "learning")
-    limit = (
-        (STEPS["lbfgs"] if method.growing and method.optimizer == "lbfgs" else ENDLESS)
-        if max_steps is None
-        else max_steps
-    )
+    limit = method.limit if max_steps is None else max_steps
     if method.batch is not None:
         return _learned_in_batches(criterion, task, method.batch, limit, generator, callback)
     return learn(

@@ -18,8 +18,8 @@ from kernelcg.comparison.harness import Run, run
 from kernelcg.comparison.methods import METHODS, Method, conditioned_by, unsuited
 from kernelcg.comparison.tasks import ClassificationTask, RegressionTask, Task
 from kernelcg.comparison.trials import Trial, system_of, trials
-from kernelcg.estimators.classifier import START_VARIANCE, VARIANCES
-from kernelcg.estimators.settings import chosen_device, first_kernel, first_process
+from kernelcg.estimators.classifier import first_latent_kernel
+from kernelcg.estimators.settings import chosen_device, first_process
 from kernelcg.estimators.sklearn_kernels import converted
 from kernelcg.inference.model import Regression
 
@@ -206,8 +206,7 @@ def task_on(data: Table, split: Split, kernel: Any, device: torch.device) -> Tas
     if data.task == "regression":
         problem = Regression(X, y[:, None], backend=backends.counted(backends.default(), len(X)))
         return RegressionTask(problem, first_process(kernel, None, problem.X, problem.Y))
-    first = first_kernel(X, START_VARIANCE).bounded(variance=VARIANCES) if kernel is None else kernel
-    own, white = converted(first)
+    own, white = converted(first_latent_kernel(X, len(data.classes)) if kernel is None else kernel)
     if white is not None:
         raise ValueError("the kernel has a WhiteKernel, but labels have no Gaussian noise; leave it out")
     return ClassificationTask.of(X, y, own, len(data.classes))

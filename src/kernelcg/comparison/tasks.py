@@ -13,6 +13,7 @@ from kernelcg.backends import Backend, Counted
 from kernelcg.comparison.sparse import SparseObjective, SparsePosterior
 from kernelcg.comparison.sparse_laplace import SparseLaplaceObjective, SparseLaplacePosterior
 from kernelcg.comparison.sparse_prior import SparseApproximation, inducing_points
+from kernelcg.estimators.latent_machine import affordable_probes
 from kernelcg.inference import Noise, condition
 from kernelcg.inference.iterative import Numerics
 from kernelcg.inference.laplace_objective import FACTORS as LAPLACE_FACTORS
@@ -53,6 +54,11 @@ class Task(ABC):
 
     problem: Any
     start: Parametric
+
+    @property
+    @abstractmethod
+    def probes(self) -> int:
+        """Return how many probes the estimators take by default."""
 
     @property
     @abstractmethod
@@ -116,6 +122,10 @@ class RegressionTask(Task):
         return replace(self, problem=self.problem.subset(rows))
 
     @property
+    def probes(self) -> int:
+        return Numerics().probes
+
+    @property
     def direct_bytes(self) -> int:
         n, X = len(self.problem), self.problem.X
         in_place = X.device.type == "cpu" and n > IN_PLACE_ROWS
@@ -173,6 +183,10 @@ class ClassificationTask(Task):
 
     def on(self, rows: Tensor) -> Self:
         return replace(self, problem=self.problem.subset(rows))
+
+    @property
+    def probes(self) -> int:
+        return affordable_probes(self.problem)
 
     @property
     def direct_bytes(self) -> int:

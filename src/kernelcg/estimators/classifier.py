@@ -14,6 +14,7 @@ from torch import Tensor
 from kernelcg.estimators.latent_machine import Floats, LatentMachine
 from kernelcg.estimators.settings import first_kernel, narrated
 from kernelcg.inference.latent import LatentProcess
+from kernelcg.kernels import Kernel
 from kernelcg.likelihoods import BernoulliLogit, BernoulliProbit, Likelihood, Softmax
 from kernelcg.randomness import child, seeded
 
@@ -36,6 +37,12 @@ to 100, 0.189 up to 300; pendigits 0.075 at 10, 0.29 at 100, 1.1 without a limit
 
 CLEAR = 0.5
 """Lead of the largest latent mean beyond which it decides without covariances, whose differences matter less."""
+
+
+def first_latent_kernel(X: Tensor, classes: int) -> Kernel:
+    """Return the default kernel from which learning starts."""
+    most = MOST_VARIANCE if classes == 2 else MOST_VARIANCE_OF_CLASSES
+    return first_kernel(X, START_VARIANCE).bounded(variance=(LEAST_VARIANCE, most))
 
 
 class GPClassifier(ClassifierMixin, LatentMachine):  # type: ignore[misc]  # sklearn is untyped
@@ -159,9 +166,7 @@ class GPClassifier(ClassifierMixin, LatentMachine):  # type: ignore[misc]  # skl
         C = len(self.classes_)
         chosen = ("probit" if C == 2 else "softmax") if self.likelihood == "auto" else self.likelihood
         problem = self._observations(X, codes, classes=C if chosen == "softmax" else 1)
-        most = MOST_VARIANCE_OF_CLASSES if problem.classes > 1 else MOST_VARIANCE
-        start = first_kernel(problem.X, START_VARIANCE).bounded(variance=(LEAST_VARIANCE, most))
-        kernel = self._first_kernel(start)
+        kernel = self._first_kernel(first_latent_kernel(problem.X, C))
         return self._learn_and_condition(problem, LatentProcess(kernel, LINKS[chosen]()))
 
     def _fit_one_against_the_rest(self, X: Floats, codes: NDArray[np.int64]) -> list[str]:

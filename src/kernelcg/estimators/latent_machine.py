@@ -124,8 +124,7 @@ class LatentMachine(ProcessEstimator):
         seed = generator_from(self.random_state).initial_seed()
         stochastic, probes = self.optimizer in ("adagrad", "adam"), self.probes
         if probes is None:
-            fitting = int(PROBE_SHARE * problem.backend.budget() / (BLOCKS * 8 * problem.size))
-            probes = FEW_PROBES if stochastic or problem.classes > 1 else max(FEW_PROBES, min(PROBES, fitting))
+            probes = FEW_PROBES if stochastic else affordable_probes(problem)
         return Numerics(probes, preconditioner=self.preconditioner, seed=seed, rademacher=stochastic)
 
     def _learn_and_condition(self, problem: Observations, gp: LatentProcess) -> list[str]:
@@ -199,6 +198,12 @@ class LatentMachine(ProcessEstimator):
         found = self._posterior().predict(points, covariance=True)
         self._warn_of(found.status, "the latent variance")
         return found
+
+
+def affordable_probes(problem: Observations) -> int:
+    """Return how many random columns to take: many for one latent function, as far as the memory allows."""
+    fitting = int(PROBE_SHARE * problem.backend.budget() / (BLOCKS * 8 * problem.size))
+    return FEW_PROBES if problem.classes > 1 else max(FEW_PROBES, min(PROBES, fitting))
 
 
 def planned(problem: Observations, method: str, columns: int) -> Plan:
