@@ -36,6 +36,9 @@ LITTLE_LEFT = 0.3
 
 RANK_BESIDE_NEIGHBOURS, NEIGHBOURS = 128, 30
 
+WIDE = 100
+"""Columns beyond which, with P near A, orthonormal directions cost more than the few iterations they save."""
+
 RETRYABLE = (Status.STAGNATED, Status.INDEFINITE_PRECONDITIONER)
 
 
@@ -162,7 +165,8 @@ class IterativeSystems(NewtonSystems):
         return product_dtype(KernelPlusDiagonal(self.gp.kernel, self.problem.X, first, backend=self.problem.backend))
 
     def solve(self, B: Tensor, stopping: Stopping, start: Tensor | None = None) -> Tensor:
-        report = solve(self.A, B, preconditioner=self.built(), start=start, stopping=stopping)
+        method = "pcg" if B.shape[1] > WIDE and self.below() is not None else None
+        report = solve(self.A, B, method=method, preconditioner=self.built(), start=start, stopping=stopping)
         if report.status in RETRYABLE and isinstance(self.A, KernelPlusDiagonal) and self.preconditioner is not None:
             self._record(report)
             report = planning.solve_automatically(self.A, B, report.solution, stopping, reproducible=True)[0]
