@@ -6,9 +6,9 @@ Appends to results/gp_classification.csv a row for every data set, fold and meth
 measures anew). Every row comes from a process of its own; the seconds exclude imports and loading.
 
 Data, inputs standardised by the training rows. spambase: the verified folds 1–3 of Cutajar et al. (2016), Matérn-3/2
-(the paper: RBF). credit: ten folds of a random permutation (seed 0), RBF. eeg: the four rows with gross sensor errors (0-based
-898, 10386, 11509, 13179) left out, then 10 % test rows at random (seed 0), Matérn-3/2. pendigits, letter: 10 % test
-rows at random (seed 0), Matérn-3/2; "pendigits 500" and the like train on the first so many of the training rows.
+(the paper: RBF). credit: ten folds of a random permutation (seed 0), RBF. eeg: the four rows with gross sensor errors
+(0-based 898, 10386, 11509, 13179) left out, then 10 % test rows at random (seed 0), Matérn-3/2. pendigits, letter:
+10 % test rows at random (seed 0), Matérn-3/2; "pendigits 500" and the like train on the first so many training rows.
 
 Methods. kernelcg: GPClassifier, its defaults. kernelcg direct: Newton and Cholesky; kernelcg iterative: PCG; kernelcg
 15 steps: max_iter=15 on each part of the data. kernelcg one-vs-rest: likelihood="logit". sklearn:

@@ -204,10 +204,11 @@ class GPClassifier(ClassifierMixin, LatentMachine):  # type: ignore[misc]  # skl
     # prediction
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the labels of largest probability.
+        """Return labels: the most probable of two; of more, that of the largest latent mean where it leads by ½.
 
-        Two classes need the latent mean alone. Of more, points whose largest latent mean leads by more than ½ are
-        decided by it, the others by their probabilities, which cost C solves a point.
+        Two classes need the latent mean alone. Of more, points without a clear lead are decided by their probabilities,
+        which cost C solves a point. With latent variances far above the default's limit the averaged probabilities
+        may favour another class than the largest mean.
         """
         if self._is_one_against_the_rest():
             return self.classes_[self.predict_proba(X).argmax(axis=1)]
@@ -224,7 +225,8 @@ class GPClassifier(ClassifierMixin, LatentMachine):  # type: ignore[misc]  # skl
     def predict_proba(self, X: Any) -> Floats:
         """Return (t, C) probabilities of the classes, in the order of `classes_`, averaged over the latent values.
 
-        Exact for the probit, to 1e-6 for the logit, with standard errors below 1e-3 for the softmax.
+        The average is exact for the probit, to 1e-6 for the logit, with standard errors below 1e-3 for the softmax. In
+        the iterative method the latent variances under it are certified to 0.1 %, those of the softmax to 1 %.
         """
         if self._is_one_against_the_rest():
             X = validate_data(self, X, dtype=np.float64, reset=False)

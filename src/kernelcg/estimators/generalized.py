@@ -17,8 +17,13 @@ from kernelcg.inference.latent import LatentProcess
 from kernelcg.inference.model import spread_of
 from kernelcg.likelihoods import Binomial, Gamma, Gaussian, Likelihood, NegativeBinomial, Poisson, StudentT
 
+DEGREES = (2.1, 1000.0)
+"""Between these the degrees of freedom are learned by default: from where a variance exists to nearly a Gaussian."""
+
 LIKELIHOODS: Mapping[str, Callable[[float], Likelihood]] = {
-    "student_t": lambda spread: StudentT(torch.tensor(START_NOISE**0.5 * spread, dtype=torch.float64)),
+    "student_t": lambda spread: StudentT(torch.tensor(START_NOISE**0.5 * spread, dtype=torch.float64)).bounded(
+        degrees=DEGREES
+    ),
     "gaussian": lambda spread: Gaussian(torch.tensor(START_NOISE * spread**2, dtype=torch.float64)),
     "poisson": lambda _: Poisson(),
     "negative_binomial": lambda _: NegativeBinomial(),
@@ -29,6 +34,8 @@ LIKELIHOODS: Mapping[str, Callable[[float], Likelihood]] = {
 
 IDENTITY = (Gaussian, StudentT)
 """Likelihoods whose latent value is the centre of y, in its units."""
+
+CONSTANT = "nothing was learned, since y is constant: the hyperparameters are those of the start"
 
 NORMAL_MAD = 1.4826
 """Standard deviation of a Gaussian in units of its median absolute deviation."""
@@ -127,7 +134,9 @@ class GPGeneralizedRegressor(RegressorMixin, LatentMachine):  # type: ignore[mis
             if self.mean != "zero":
                 _require_level(likelihood, problem.y, problem.exposure)
             kernel = self._first_kernel(first_kernel(problem.X, variance))
-            problems = self._learn_and_condition(problem, LatentProcess(kernel, likelihood))
+            gp = LatentProcess(kernel, likelihood)
+            constant = isinstance(likelihood, IDENTITY) and float(spread_of(problem.y[:, None])) == 0
+            problems = self._learn_and_condition(problem, gp, CONSTANT if constant else "")
         self._warn_of_fit(problems)
         return self
 
@@ -187,6 +196,9 @@ class GPGeneralizedRegressor(RegressorMixin, LatentMachine):  # type: ignore[mis
 
     def score(self, X: Any, y: Any, exposure: Any = None, sample_weight: Any = None) -> float:
         """Return R², the coefficient of determination of the predictive mean."""
+        check_is_fitted(self)
+        if exposure is None and bool((self.posterior_.problem.exposure != 1).any()):
+            raise ValueError("the model was fitted with exposures other than 1: score needs those of X")
         return float(r2_score(y, self.predict(X, exposure), sample_weight=sample_weight))
 
     def _latent(self, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -198,6 +210,8 @@ class GPGeneralizedRegressor(RegressorMixin, LatentMachine):  # type: ignore[mis
         amounts = as_tensor(_checked_exposure(exposure, len(points))).to(points.device)
         if not bool(((amounts > 0) & amounts.isfinite()).all()):
             raise ValueError("exposure must be positive and finite")
+        if isinstance(self.likelihood_, Binomial):
+            self.likelihood_.check(torch.zeros_like(amounts), amounts)
         return amounts
 
     def _observed(self, y: Any, points: Tensor) -> Tensor:

@@ -28,7 +28,8 @@ from kernelcg.estimators.settings import (
 )
 from kernelcg.estimators.sklearn_kernels import converted
 from kernelcg.inference.iterative import Numerics
-from kernelcg.inference.laplace_certificate import LaplaceCertificate, laplace_certificate
+from kernelcg.inference.laplace import laplace_estimate
+from kernelcg.inference.laplace_certificate import LaplaceCertificate, laplace_certificate, words
 from kernelcg.inference.laplace_objective import FACTORS, LaplaceObjective, chosen_laplace_method
 from kernelcg.inference.laplace_posterior import LaplacePosterior, LatentPrediction, condition_laplace
 from kernelcg.inference.latent import STORED_SHARE, LatentProcess, Observations
@@ -48,6 +49,9 @@ PROBES, FEW_PROBES = 64, 8
 The search for a mode takes hundreds of products with one column, so that probes in a block cost little beside it. With
 eight the noise of the gradient ends learning 200 nats too early on EEG.
 """
+
+VARIANCE_TOLERANCE, CLASS_VARIANCE_TOLERANCE = 1e-3, 1e-2
+"""Certified relative errors of latent variances. Those of classes cost C solves a point."""
 
 PROBE_SHARE = 0.25
 """Of the memory, for them."""
@@ -90,8 +94,9 @@ class LatentMachine(ProcessEstimator):
         if here and not eval_gradient:
             return self.log_marginal_likelihood_value_
         numerics = replace(posterior.numerics, stopping=Stopping(rtol=self.rtol))
-        estimate, _ = LaplaceObjective(posterior.problem, posterior.method, numerics)(
-            posterior.gp.with_log_parameters(given), value=not here
+        gp = posterior.gp.with_log_parameters(given)
+        estimate, _ = laplace_estimate(
+            posterior.problem, gp, posterior.method, numerics, value=not here, mode_rtol=self.rtol
         )
         self._warn_of(estimate.status, "the log marginal likelihood")
         value = self.log_marginal_likelihood_value_ if here else estimate.value
@@ -127,23 +132,30 @@ class LatentMachine(ProcessEstimator):
             probes = FEW_PROBES if stochastic else affordable_probes(problem)
         return Numerics(probes, preconditioner=self.preconditioner, seed=seed, rademacher=stochastic)
 
-    def _learn_and_condition(self, problem: Observations, gp: LatentProcess) -> list[str]:
-        """Do what a fit does; return what went wrong."""
+    def _learn_and_condition(self, problem: Observations, gp: LatentProcess, unlearnable: str = "") -> list[str]:
+        """Do what a fit does; return what went wrong. Nothing is learned if a reason against it is given."""
         numerics = self._numerics(problem)
         self.plan_ = planned(problem, self.method, numerics.probes + problem.H.shape[1])
         logger.info("plan: %s", self.plan_)
         self.learning_ = learn(
             LaplaceObjective(problem, self.method, numerics),
             gp,
-            optimizer=self.optimizer,
+            optimizer=None if unlearnable else self.optimizer,
             max_steps=self.max_iter if self.max_iter is not None else STEPS.get(self.optimizer or "", 0),
             step_size=self.step_size,
             restarts=self.n_restarts,
             generator=child(generator_from(self.random_state), "learning"),
         )
+        if unlearnable and self.optimizer is not None:
+            self.learning_ = replace(self.learning_, converged=False, reason=unlearnable)
         logger.info("learned in %.1f s: %s", self.learning_.seconds, self.learning_.reason)
         self.posterior_ = condition_laplace(
-            problem, self.learning_.gp, method=self.plan_.method, rtol=self.rtol, numerics=numerics
+            problem,
+            self.learning_.gp,
+            method=self.plan_.method,
+            rtol=self.rtol,
+            numerics=numerics,
+            variance_tolerance=CLASS_VARIANCE_TOLERANCE if problem.classes > 1 else VARIANCE_TOLERANCE,
         )
         self.certificate_ = laplace_certificate(self.posterior_, tolerance=self.rtol)
         self.report_ = last_report(self.posterior_)
@@ -168,12 +180,15 @@ class LatentMachine(ProcessEstimator):
                 "learning_; bound the hyperparameters, or try another preconditioner or method='direct')"
             )
         if not learning.converged:
-            found.append(f"learning ended early: {learning.reason} (see learning_; raise max_iter, or start elsewhere)")
+            advice = (
+                "" if learning.evaluations == 0 else " (see learning_; raise max_iter or probes, or start elsewhere)"
+            )
+            found.append(f"learning ended early: {learning.reason}{advice}")
         found += runaways(start, learning.gp)
         if not self.certificate_.met:
             found.append(
                 f"the fit is NOT exact: {self.certificate_.reason} (see certificate_; raise rtol, bound the variance "
-                "of the kernel, or try method='direct')"
+                f"of the kernel{', or try method=direct' if self.plan_.method == 'iterative' else ''})"
             )
         return found
 
@@ -183,7 +198,7 @@ class LatentMachine(ProcessEstimator):
 
     def _warn_of(self, status: Status, what: str) -> None:
         if status is not Status.CONVERGED:
-            message = f"{what} did not reach its tolerance: {status.value}; try method='direct' or a larger memory"
+            message = f"{what} did not reach its tolerance: {words(status)}; try method='direct' or a larger memory"
             warnings.warn(message, ConvergenceWarning, stacklevel=4)
 
     # prediction
@@ -223,9 +238,6 @@ def planned(problem: Observations, method: str, columns: int) -> Plan:
 
 
 def last_report(posterior: LaplacePosterior) -> SolveReport | None:
-    """Return the record of the last linear solve, without its solution; None in the direct method."""
+    """Return the record of the last linear solve, or of the first that failed; None in the direct method."""
     systems = posterior.systems
-    if not isinstance(systems, IterativeSystems) or not systems.reports:
-        return None
-    report = systems.reports[-1]
-    return replace(report, solution=report.solution[:0])
+    return systems.report if isinstance(systems, IterativeSystems) else None

@@ -150,7 +150,8 @@ def ascend(
             promised = 0.5 * float(point.gradient @ direction)
             if noise is not None and promised <= _promised_by_noise(noise, curvature):
                 reason = f"the next step promises {promised:.2g} nats, no more than noise would"
-                return Ascent(point, curvature, promised, reason, evaluations, True)
+                uncertain = 0.5 * float((noise > 0).sum())  # nats by which the data leave the parameters open anyway
+                return Ascent(point, curvature, promised, reason, evaluations, promised <= max(uncertain, tolerance))
             if promised <= (tolerance if foreseen else CERTAIN * tolerance):
                 reason = f"the next step promises {promised:.2g} nats"
                 return Ascent(point, curvature, promised, reason, evaluations, True)

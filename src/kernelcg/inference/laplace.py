@@ -7,6 +7,7 @@ import torch
 from scipy.linalg import LinAlgError
 from torch import Tensor
 
+from kernelcg.inference.apart import Apart
 from kernelcg.inference.estimate import Estimate, groups, impossible, standard_error
 from kernelcg.inference.expansion import ClassExpansion, Expansion, ScalarExpansion
 from kernelcg.inference.iterative import Numerics, Probes
@@ -17,8 +18,9 @@ from kernelcg.kernels import Kernel
 from kernelcg.randomness import child, rademacher, seeded
 from kernelcg.solvers import Status, log_determinant
 
-LEARNING_RTOL = 1e-3
-"""Residual of Newton's method while learning: what it leaves of the gradient is far below the noise of the probes."""
+LEARNING_RTOL, WARY_RTOL = 1e-3, 1e-6
+"""Residual of Newton's method while learning: what it leaves of the gradient is far below the noise of the probes.
+Where log p(y | f) is not concave the curvature at the mode may be next to nothing, and f far from it all the same."""
 
 EXACT_RTOL = 1e-9
 
@@ -54,46 +56,6 @@ class LaplaceTrail:
     def without_probes(self) -> "LaplaceTrail":
         """Return it for an evaluation with other probes."""
         return LaplaceTrail(self.f)
-
-
-@dataclass(frozen=True, eq=False)
-class Apart:
-    r"""The points with W ≤ 0 or tiny, taken into account exactly: n_r columns.
-
-    With :math:`M_+ = (I + W_+ K)^{-1}`, :math:`N = M_+ E`, :math:`T = K N = \Sigma_+ E` and
-    :math:`B = (I + W_r T_r)^{-1} W_r`, the whole W gives
-
-    .. math:: |I + KW| = |A|\, |I + W_r T_r|, \quad M = M_+ - N B T^\top, \quad
-        R = W M^\top = R_+ + N B N^\top, \quad \Sigma = \Sigma_+ - T B T^\top.
-    """
-
-    N: Tensor
-    T: Tensor
-    B: Tensor
-    log_determinant: float
-    own: Tensor
-    """(n_r,) the diagonal of Σ₊ there."""
-
-    @classmethod
-    def of(cls, problem: Observations, gp: LatentProcess, systems: NewtonSystems, rtol: float) -> "Apart":
-        """Return it at the expansion for which ``systems`` are prepared; NaN where K⁻¹ + W is not positive definite."""
-        rows, weights = systems.expansion.apart, systems.expansion.W_apart
-        E = torch.zeros(problem.size, len(rows), dtype=torch.float64, device=problem.X.device)
-        E[rows, torch.arange(len(rows), device=rows.device)] = 1.0
-        if len(rows) == 0:
-            return cls(E, E, E[:0], 0.0, weights)
-        N, _ = systems.unbent(E, rtol)
-        T = problem.product(gp.kernel, N)
-        inner = T[rows]
-        inner = 0.5 * (inner + inner.T)
-        eye = torch.eye(len(rows), dtype=torch.float64, device=rows.device)
-        values, vectors = torch.linalg.eigh(inner)
-        root = vectors * values.clamp_min(0.0).sqrt()  # inner = root rootᵀ
-        spectrum = torch.linalg.eigvalsh(eye + root.T @ (weights[:, None] * root))
-        if not bool((spectrum > 0).all()):  # K⁻¹ + W is indefinite: no maximum
-            return cls(N, T, torch.full_like(eye, math.nan), math.nan, inner.diagonal())
-        B = torch.linalg.solve(eye + weights[:, None] * inner, torch.diag(weights))
-        return cls(N, T, 0.5 * (B + B.T), float(spectrum.log().sum()), inner.diagonal())
 
 
 def systems_for(
@@ -141,12 +103,13 @@ def laplace_estimate(
         problem, gp, method, numerics, trail.pivots if trail and trail.is_near(problem, gp.kernel) else None
     )
     start = None if trail is None else trail.f
-    rtol = mode_rtol or (EXACT_RTOL if method == "direct" else LEARNING_RTOL)
+    enough = LEARNING_RTOL if gp.is_log_concave else WARY_RTOL
+    rtol = mode_rtol or (EXACT_RTOL if method == "direct" else enough)
     try:
         mode = find_mode(problem, gp, systems, rtol=rtol, start=start)
         if mode.status is Status.NOT_FINITE:
             return impossible(len(theta), mode.status), None
-        if mode.status is Status.PRECISION_EXHAUSTED and mode_rtol is None and mode.residual <= LEARNING_RTOL:
+        if mode.status is Status.PRECISION_EXHAUSTED and mode_rtol is None and mode.residual <= enough:
             mode = replace(mode, status=Status.CONVERGED)  # rounding came first, but nobody asked for that much
         systems.at(mode.expansion)
         if isinstance(systems, DirectSystems):
@@ -160,7 +123,7 @@ def direct_laplace(problem: Observations, gp: LatentProcess, mode: Mode, systems
     """Return value and gradient at the mode with exact traces; N³ multiply-adds and 24N² bytes."""
     expansion, N = mode.expansion, problem.size
     apart = Apart.of(problem, gp, systems, TIGHT)
-    if not math.isfinite(apart.log_determinant):
+    if not apart.exists:
         return impossible(len(gp.log_parameters()), _blamed(mode))
     _, RH = systems.unbent(mode.a, TIGHT, problem.H)
     log_det = float(systems.factor.log_determinant())
@@ -315,7 +278,7 @@ def _iterative_laplace(
     solutions = systems.solve(B, tolerance, start)
     U, U_drawn, solved_H = solutions.split([part.shape[1] for part in (traces.R, traces.W, problem.H)], dim=1)
     RH, apart = expansion.half(solved_H), Apart.of(problem, gp, systems, 1e-2 * rtol)
-    if not math.isfinite(apart.log_determinant):
+    if not apart.exists:
         return impossible(len(gp.log_parameters()), _blamed(mode)), None
 
     def gradient(some: slice) -> Tensor:
@@ -351,7 +314,7 @@ def laplace_value(
     """Return the value alone, at a mode that is known: its error is of second order in that of the mode."""
     systems.at(mode.expansion)
     apart, p = Apart.of(problem, gp, systems, 1e-6), len(gp.log_parameters())
-    if not math.isfinite(apart.log_determinant):
+    if not apart.exists:
         return impossible(p, _blamed(mode))
     unknown = torch.full((p,), math.nan, dtype=torch.float64)
     if isinstance(systems, IterativeSystems):
@@ -366,11 +329,12 @@ def laplace_value(
 def _with_value(
     estimate: Estimate, mode: Mode, systems: IterativeSystems, apart: Apart, numerics: Numerics
 ) -> Estimate:
-    """Return the estimate with its value: log|A| by Lanczos quadrature, bracketed since A ⪰ I."""
+    """Return the estimate with its value: log|A| by Lanczos quadrature, bracketed where P ⪯ A is known."""
     generator = child(seeded(numerics.seed), "log determinant")
     P = systems.sampler()
+    floor = 1.0 if P is None or P is systems.below() else None
     A = systems.A.with_precision(torch.float64)
-    found = log_determinant(A, max(numerics.probes, 2), generator, preconditioner=P)
+    found = log_determinant(A, max(numerics.probes, 2), generator, preconditioner=P, spectrum_floor=floor)
     rest = mode.psi - 0.5 * apart.log_determinant
     return replace(
         estimate,

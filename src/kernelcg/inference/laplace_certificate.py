@@ -61,9 +61,9 @@ class LaplaceCertificate:
     def reason(self) -> str:
         """Say in words what was not reached."""
         if self.newton is Status.CONVERGED:
-            return f"the log marginal likelihood: {_words(self.evidence)}"
+            return f"the log marginal likelihood: {words(self.evidence)}"
         inner = "" if self.inner is Status.CONVERGED else f" (a linear solve failed: {_event(self.inner)})"
-        return f"Newton's method for the mode: {_words(self.newton)}{inner}"
+        return f"Newton's method for the mode: {words(self.newton)}{inner}"
 
     def __str__(self) -> str:
         verdict = "exact to tolerance, within Laplace's approximation" if self.met else f"NOT CONVERGED: {self.reason}"
@@ -95,7 +95,8 @@ WORDS = {
 """What a status means to Newton's method; its own words are about a linear solve."""
 
 
-def _words(status: Status) -> str:
+def words(status: Status) -> str:
+    """Say what a status means to Newton's method and what follows it."""
     return WORDS.get(status) or _event(status)
 
 
@@ -110,7 +111,7 @@ def laplace_certificate(posterior: LaplacePosterior, *, tolerance: float) -> Lap
     if systems is None:
         raise ValueError("this posterior was stored without its factors: call restored() first")
     found = laplace_value(posterior.problem, posterior.gp, mode, systems, posterior.numerics)
-    exists = not math.isnan(found.value)
+    exists = math.isfinite(found.value)
     return LaplaceCertificate(
         newton=mode.status,
         tolerance=tolerance,
@@ -118,7 +119,7 @@ def laplace_certificate(posterior: LaplacePosterior, *, tolerance: float) -> Lap
         steps=mode.steps,
         inner=mode.inner,
         products=systems.products,
-        mean_error=float(posterior.mean_bound(posterior.problem.X).max()),
+        mean_error=float(posterior.mean_bound(posterior.problem.X).max()) if exists else math.inf,
         rests_on=posterior.rests_on,
         negative=len(mode.expansion.apart),
         evidence=found.status if exists else Status.INDEFINITE_OPERATOR,

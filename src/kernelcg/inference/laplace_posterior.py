@@ -8,13 +8,13 @@ from torch import Tensor
 
 from kernelcg.arguments import matrix
 from kernelcg.backends.base import require_memory
+from kernelcg.inference.apart import Apart
 from kernelcg.inference.bounds import UNIT_ROUNDOFF
 from kernelcg.inference.iterative import Numerics
-from kernelcg.inference.laplace import Apart, systems_for
+from kernelcg.inference.laplace import systems_for
 from kernelcg.inference.latent import LatentProcess, Observations
 from kernelcg.inference.mode import Mode, find_mode, newton_step
 from kernelcg.inference.newton_systems import NewtonSystems
-from kernelcg.likelihoods import Softmax
 from kernelcg.solvers import Status
 
 COLUMNS_AT_ONCE = 256
@@ -36,7 +36,7 @@ class LatentPrediction:
     mean : (t, C)
     mean_bound : (t,) upper bound of its numerical error; see `LaplacePosterior.rests_on`
     covariance : (t, C, C) between the latent values of a point, or None
-    covariance_error : (t,) by how much the computed variances may exceed the exact ones
+    covariance_error : (t,) by how much the solves for k(X, x) may have left the variances too large
     status : of the linear solves
     """
 
@@ -57,7 +57,7 @@ class LaplacePosterior:
     method: str
     numerics: Numerics
     error: float
-    """‖f̂ − f‖ in the norm of K⁻¹: certified for log-concave likelihoods without a drift, else from ``step``."""
+    """‖∇log p(f̂) − a‖_K, which bounds ‖f̂ − f‖ in the norm of K⁻¹ for log-concave likelihoods without a drift."""
     step: tuple[Tensor, Tensor]
     """The Newton step that would come next: ‖δa‖_K (1,) and δβ."""
     systems: NewtonSystems | None
@@ -68,8 +68,7 @@ class LaplacePosterior:
     @property
     def rests_on(self) -> str:
         """Say what the bound of the mean rests on."""
-        concave = isinstance(self.gp.likelihood, Softmax) or self.gp.likelihood.log_concave
-        return STRONG_CONCAVITY if concave and self.problem.H.shape[1] == 0 else NEWTON
+        return STRONG_CONCAVITY if self.gp.is_log_concave and self.problem.H.shape[1] == 0 else NEWTON
 
     # without its factors
 
@@ -160,6 +159,7 @@ class LaplacePosterior:
             solved = torch.linalg.lstsq(problem.H.T @ self.RH, h).solution
             covariance = covariance + (h * solved).sum(0)[:, None, None]
         covariance.diagonal(dim1=1, dim2=2).clamp_min_(0.0)
+        status = status if apart.exists else Status.INDEFINITE_OPERATOR
         return covariance, error.reshape(t, C).sum(1), status
 
     def _tightened(self, B: Tensor, prior: Tensor) -> tuple[Tensor, Tensor, Tensor, Status]:
@@ -188,7 +188,7 @@ class LaplacePosterior:
             known = (prior - (B * V + V * residual).sum(0) - error).clamp_min(1e-12 * prior)
             excess = error / (self.variance_tolerance * known)
             enough = enough.minimum(0.5 * residual.norm(dim=0) / excess.clamp_min(1.0).sqrt())
-            open_ = (excess > 1).nonzero()[:, 0]
+            open_ = (~(excess <= 1)).nonzero()[:, 0]
             if len(open_) == 0 or status is not Status.CONVERGED:
                 break
         failed = Status.PRECISION_EXHAUSTED if status is Status.CONVERGED else status

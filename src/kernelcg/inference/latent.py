@@ -32,6 +32,11 @@ class LatentProcess(Parametric):
         if not isinstance(self.likelihood, Likelihood | Softmax):
             raise TypeError(f"likelihood must be one of kernelcg.likelihoods, not {self.likelihood!r}")
 
+    @property
+    def is_log_concave(self) -> bool:
+        """Whether p(f | y) has one mode, and nothing else that is stationary."""
+        return isinstance(self.likelihood, Softmax) or self.likelihood.log_concave
+
 
 @dataclass(frozen=True, eq=False)
 class Observations:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kernelcg.inference.apart import Apart
+from kernelcg.inference.bounds import UNIT_ROUNDOFF
 from kernelcg.inference.expansion import Expansion
 from kernelcg.inference.latent import LatentProcess, Observations
 from kernelcg.inference.newton_systems import NewtonSystems
@@ -20,7 +22,13 @@ WARM_FORCING = 1e-3
 SUFFICIENT = 1e-4
 HALVINGS = 30
 STALLS = 3
-"""Steps without progress after which rounding is to blame."""
+"""Steps without progress, near the level of rounding, after which that is to blame."""
+
+LENIENT = 1000.0
+"""Times its estimate that rounding may be."""
+
+NEAR = 0.1
+"""Residual below which a step takes W into account where it is negative, too: without it convergence is linear."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +75,8 @@ def find_mode(
     .. math:: (I + WK)^{-1} = I - S A^{-1} S^\top K, \qquad A = S^\top K S + I
 
     is solved to a tolerance relative to r that shrinks with it (Eisenstat & Walker, 1996), so that neither Newton nor
-    CG is the weak link. f moves along a line, where Ψ costs O(n): steps are halved until it rises. Where W ≤ 0 the
-    direction uses 0.
+    CG is the weak link. f moves along a line, where Ψ costs O(n): steps are halved until it rises. Where W < 0 the
+    direction uses 0 far from the mode, and the whole W near it if K⁻¹ + W is positive definite.
     """
     state = _State.at(problem, gp, *_first(problem, gp))
     if start is not None:
@@ -86,13 +94,13 @@ def find_mode(
                 break
             state = fresh
         stalls = stalls + 1 if residual > 0.9 * best else 0
-        if stalls > STALLS and residual < 1e-3:
+        if stalls > STALLS and residual <= state.rounding(gp, problem):
             status = Status.PRECISION_EXHAUSTED
             break
         forcing = min(FIRST_FORCING, max(0.9 * (residual / best) ** 2, 0.3 * rtol / residual)) if steps else forcing
         best = min(best, residual)
         if steps < max_steps:
-            moved = _step(problem, gp, systems, state, forcing)
+            moved = _step(problem, gp, systems, state, forcing, residual)
             if moved is None:
                 status = Status.STAGNATED
                 break
@@ -149,12 +157,24 @@ class _State:
         slope = float((H.T @ g).norm()) / len(H) ** 0.5
         return max(float((g - self.a).norm()), slope) / size if size > 0 else float(self.a.norm())
 
+    def rounding(self, gp: LatentProcess, problem: Observations) -> float:
+        """Return what rounding of f = Ka may make of the residual, generously."""
+        entry = UNIT_ROUNDOFF * float(self.a.abs().sum()) * float(gp.kernel.diagonal(problem.X).detach().max())
+        size = max(float(self.expansion.gradient.norm()), 1e-300)
+        return LENIENT * self.expansion.norm() ** 2 * entry * math.sqrt(problem.size) / size + LENIENT * UNIT_ROUNDOFF
+
 
 def newton_step(
-    problem: Observations, systems: NewtonSystems, a: Tensor, r: Tensor, forcing: float
+    problem: Observations, systems: NewtonSystems, a: Tensor, r: Tensor, forcing: float, apart: Apart | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return δa = (I + WK)⁻¹(r − WHδβ) with Hᵀ(a + δa) = 0, δβ, and R₊H, to a tolerance relative to r."""
+    """Return δa = (I + WK)⁻¹(r − WHδβ) with Hᵀ(a + δa) = 0, δβ, and RH, to a tolerance relative to r.
+
+    W is 0 where it would be negative, unless ``apart`` knows of these points.
+    """
     delta, RH = systems.unbent(r, forcing, problem.H)
+    if apart is not None:
+        delta = delta - apart.N @ (apart.B @ (apart.T.T @ r))
+        RH = RH + apart.N @ (apart.B @ (apart.N.T @ problem.H))
     if problem.H.shape[1] == 0:
         return delta, r[:0], RH
     dbeta = torch.linalg.lstsq(problem.H.T @ RH, problem.H.T @ (a + delta)).solution
@@ -174,29 +194,39 @@ def _from_nearby(problem: Observations, gp: LatentProcess, systems: NewtonSystem
 
 
 def _step(
-    problem: Observations, gp: LatentProcess, systems: NewtonSystems, state: _State, forcing: float
+    problem: Observations,
+    gp: LatentProcess,
+    systems: NewtonSystems,
+    state: _State,
+    forcing: float,
+    residual: float,
 ) -> _State | None:
     """Return the next point, or None if Ψ does not rise along the step."""
     expansion = state.expansion
     systems.at(expansion)
-    delta, dbeta, _ = newton_step(problem, systems, state.a, expansion.gradient - state.a, forcing)
+    r = expansion.gradient - state.a
+    if residual < NEAR and len(expansion.apart):
+        apart = Apart.of(problem, gp, systems, min(forcing, WARM_FORCING))
+        if apart.exists:
+            moved = _moved(problem, gp, state, *newton_step(problem, systems, state.a, r, forcing, apart)[:2])
+            if moved is not None:
+                return moved
+    return _moved(problem, gp, state, *newton_step(problem, systems, state.a, r, forcing)[:2])
+
+
+def _moved(problem: Observations, gp: LatentProcess, state: _State, delta: Tensor, dbeta: Tensor) -> _State | None:
+    """Return the point at the end of a step, halved until Ψ rises; None if it never does."""
     Kdelta = problem.product(gp.kernel, delta)
     df = Kdelta + problem.H @ dbeta
     crossed, squared = float((state.a * Kdelta).sum()), float((delta * Kdelta).sum())
-    slope = float((expansion.gradient * df).sum()) - crossed
-    slack = 1e-13 * (abs(state.psi) + abs(expansion.log_density))
+    slope = float((state.expansion.gradient * df).sum()) - crossed
+    slack = 1e-13 * (abs(state.psi) + abs(state.expansion.log_density))
     length = 1.0
     for _ in range(HALVINGS):
+        a, beta, f = state.a + length * delta, state.beta + length * dbeta, state.f + length * df
         quadratic = state.quadratic + 2 * length * crossed + length**2 * squared
-        psi = problem.log_density(gp, state.f + length * df) - 0.5 * quadratic
+        psi = problem.log_density(gp, f) - 0.5 * quadratic
         if psi >= state.psi + SUFFICIENT * length * slope - slack:
-            return _State.of(
-                problem,
-                gp,
-                state.a + length * delta,
-                state.beta + length * dbeta,
-                state.f + length * df,
-                quadratic,
-            )
+            return _State.of(problem, gp, a, beta, f, quadratic)
         length /= 2
     return None

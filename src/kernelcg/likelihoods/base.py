@@ -37,18 +37,20 @@ class ParameterDerivatives:
 
 
 class Likelihood(Parametric, ABC):
-    """p(y | f) of one observation given its latent value; the observations are independent given f.
+    r"""p(y | f) of one observation given its latent value; the observations are independent given f.
 
     Only the formula has to be written; fields annotated ``Tensor`` are positive hyperparameters, learned with those
     of the kernel:
 
-    >>> class Laplacian(Likelihood):
+    >>> class HyperbolicSecant(Likelihood):
     ...     SCALARS = ("width",)
     ...     width: Tensor
     ...     def log_density(self, y, f, exposure):
-    ...         return -(y - f).abs() / self.width - (2 * self.width).log()
+    ...         z = (y - f) / self.width
+    ...         return math.log(2 / math.pi) - torch.logaddexp(z, -z) - self.width.log()
 
-    Predicting y, other than its density, needs `moments` too.
+    It must be smooth and curved in f: where its second derivative is zero, as that of −\|y − f\|, Newton's method has
+    nothing to work with. Predicting y, other than its density, needs `moments` too.
     """
 
     log_concave: ClassVar[bool] = False
