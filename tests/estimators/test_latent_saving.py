@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.gaussian_process import kernels as sk
 from test_classifier import LABELS
-from test_generalized import Laplacian, counts
+from test_generalized import HyperbolicSecant, counts
 
 from kernelcg import GPClassifier, GPGeneralizedRegressor, load
 from kernelcg.errors import ModelFileError
@@ -102,10 +102,10 @@ def test_names_of_features_come_back(path):
 
 def test_likelihoods_of_the_caller_need_their_classes(path):
     X, y = counts()
-    GPGeneralizedRegressor(likelihood=Laplacian(1.0), optimizer=None).fit(X, y).save(path)
-    with pytest.raises(ModelFileError, match="Laplacian, which is not part of kernelcg; pass its class"):
+    GPGeneralizedRegressor(likelihood=HyperbolicSecant(1.0), optimizer=None).fit(X, y).save(path)
+    with pytest.raises(ModelFileError, match="HyperbolicSecant, which is not part of kernelcg; pass its class"):
         load(path)
-    assert load(path, kernels=[Laplacian]).likelihood_.width.item() == 1.0
+    assert load(path, kernels=[HyperbolicSecant]).likelihood_.width.item() == 1.0
 
 
 def test_a_kernel_of_scikit_learn_is_kept_as_one_of_the_library(path):
