@@ -34,6 +34,7 @@ import time
 import warnings
 from datetime import UTC, datetime
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -105,7 +106,7 @@ def fit(job: Row) -> Row:
         began = time.perf_counter()
         probabilities = model.predict_proba(X_test)
         row["predict s"] = time.perf_counter() - began
-    row["note"] = "; ".join(sorted({str(one.message)[:150] for one in caught}))
+    row["note"] = "; ".join(sorted({shorten(str(one.message), 150) for one in caught}))
     own = np.searchsorted(model.classes_, y_test)
     errors = int((model.predict(X_test) != y_test).sum())
     losses = -np.log(np.maximum(probabilities[np.arange(len(own)), own], 1e-300))

@@ -271,6 +271,16 @@ def test_at_a_saddle_there_is_no_variance_and_a_warning(method):
 
 
 @pytest.mark.parametrize("likelihood", ["student_t", "gaussian"])
+def test_an_offset_of_y_changes_nothing(likelihood):
+    X, y = with_outliers(60)
+    model = GPGeneralizedRegressor(Matern(1.0), likelihood=likelihood, max_iter=5)
+    plain, _ = told(lambda: clone(model).fit(X, y))
+    moved, messages = told(lambda: clone(model).fit(X, y + 2.0**23))
+    assert not any("did not converge" in message for message in messages)
+    assert moved.log_marginal_likelihood_value_ == pytest.approx(plain.log_marginal_likelihood_value_, abs=0.05)
+
+
+@pytest.mark.parametrize("likelihood", ["student_t", "gaussian"])
 @pytest.mark.parametrize("n", [1, 30])
 def test_nothing_is_learned_from_a_constant(likelihood, n):
     X = np.random.default_rng(0).normal(size=(n, 2))

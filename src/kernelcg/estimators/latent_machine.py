@@ -53,6 +53,8 @@ eight the noise of the gradient ends learning 200 nats too early on EEG.
 VARIANCE_TOLERANCE, CLASS_VARIANCE_TOLERANCE = 1e-3, 1e-2
 """Certified relative errors of latent variances. Those of classes cost C solves a point."""
 
+OTHER_WAYS = ", or try another preconditioner or method='direct'"
+
 PROBE_SHARE = 0.25
 """Of the memory, for them."""
 
@@ -177,7 +179,7 @@ class LatentMachine(ProcessEstimator):
         if learning.failures:
             found.append(
                 f"{learning.failures} of {learning.evaluations} evaluations while learning did not converge (see "
-                "learning_; bound the hyperparameters, or try another preconditioner or method='direct')"
+                f"learning_; bound the hyperparameters{OTHER_WAYS if self.plan_.method == 'iterative' else ''})"
             )
         if not learning.converged:
             advice = (
@@ -188,7 +190,7 @@ class LatentMachine(ProcessEstimator):
         if not self.certificate_.met:
             found.append(
                 f"the fit is NOT exact: {self.certificate_.reason} (see certificate_; raise rtol, bound the variance "
-                f"of the kernel{', or try method=direct' if self.plan_.method == 'iterative' else ''})"
+                f"of the kernel{OTHER_WAYS if self.plan_.method == 'iterative' else ''})"
             )
         return found
 

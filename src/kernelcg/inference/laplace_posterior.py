@@ -140,6 +140,8 @@ class LaplacePosterior:
         is bᵀv + vᵀρ or little larger: see `_tightened`. The drift adds (h − HᵀRk)ᵀ(HᵀRH)⁻¹(h − HᵀRk).
         """
         apart, problem, C, t = self._apart_at_hand(), self.problem, self.problem.classes, len(X)
+        if not apart.exists:
+            return X.new_full((t, C, C), math.nan), X.new_full((t,), math.inf), Status.INDEFINITE_OPERATOR
         K = problem.backend.block(self.gp.kernel, problem.X, X, precision=torch.float64)  # (n, t)
         prior = self.gp.kernel.diagonal(X).detach().clamp_min(0)
         eye = torch.eye(C, dtype=K.dtype, device=K.device)
@@ -159,7 +161,6 @@ class LaplacePosterior:
             solved = torch.linalg.lstsq(problem.H.T @ self.RH, h).solution
             covariance = covariance + (h * solved).sum(0)[:, None, None]
         covariance.diagonal(dim1=1, dim2=2).clamp_min_(0.0)
-        status = status if apart.exists else Status.INDEFINITE_OPERATOR
         return covariance, error.reshape(t, C).sum(1), status
 
     def _tightened(self, B: Tensor, prior: Tensor) -> tuple[Tensor, Tensor, Tensor, Status]:
@@ -241,14 +242,16 @@ def condition_laplace(
     systems = systems_for(problem, gp, method, numerics)
     mode = find_mode(problem, gp, systems, rtol=rtol, start=start)
     systems.at(mode.expansion)
-    delta, dbeta, RH = newton_step(problem, systems, mode.a, mode.expansion.gradient - mode.a, 1e-2)
     apart = Apart.of(problem, gp, systems, 1e-2 * variance_tolerance)
+    known = apart if apart.exists else None
+    delta, dbeta, RH = newton_step(problem, systems, mode.a, mode.expansion.gradient - mode.a, 1e-2, known)
     if problem.H.shape[1]:
         _, RH = systems.unbent(mode.a, 1e-2 * variance_tolerance, problem.H)
         RH = RH + apart.N @ (apart.B @ (apart.N.T @ problem.H))
     both = torch.cat([mode.expansion.gradient - mode.a, delta], dim=1)
     residual, step = (both * problem.product(gp.kernel, both)).sum(0).clamp_min(0.0).sqrt().split(1)
     error = float(residual) + _rounding(problem, gp, mode)
+    step = step if apart.exists else torch.full_like(step, math.inf)  # no maximum: one more step leads away
     return LaplacePosterior(
         gp, problem, mode, method, numerics, error, (step, dbeta), systems, apart, RH, variance_tolerance
     )

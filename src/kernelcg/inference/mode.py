@@ -27,6 +27,9 @@ STALLS = 3
 LENIENT = 1000.0
 """Times its estimate that rounding may be."""
 
+LARGEST_ROUNDING = 1e-3
+"""Residual above which something else is to blame."""
+
 NEAR = 0.1
 """Residual below which a step takes W into account where it is negative, too: without it convergence is linear."""
 
@@ -158,10 +161,12 @@ class _State:
         return max(float((g - self.a).norm()), slope) / size if size > 0 else float(self.a.norm())
 
     def rounding(self, gp: LatentProcess, problem: Observations) -> float:
-        """Return what rounding of f = Ka may make of the residual, generously."""
-        entry = UNIT_ROUNDOFF * float(self.a.abs().sum()) * float(gp.kernel.diagonal(problem.X).detach().max())
+        """Return what rounding of f = Ka + Hβ may make of the residual, generously."""
+        product = float(self.a.abs().sum()) * float(gp.kernel.diagonal(problem.X).detach().max())
+        entry = UNIT_ROUNDOFF * (product + float(self.f.abs().max()))
         size = max(float(self.expansion.gradient.norm()), 1e-300)
-        return LENIENT * self.expansion.norm() ** 2 * entry * math.sqrt(problem.size) / size + LENIENT * UNIT_ROUNDOFF
+        found = self.expansion.norm() ** 2 * entry * math.sqrt(problem.size) / size + UNIT_ROUNDOFF
+        return min(LENIENT * found, LARGEST_ROUNDING)
 
 
 def newton_step(
