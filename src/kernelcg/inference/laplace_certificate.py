@@ -107,9 +107,7 @@ def _event(status: Status) -> str:
 
 def laplace_certificate(posterior: LaplacePosterior, *, tolerance: float) -> LaplaceCertificate:
     """Return what is known about the posterior, whose mode was asked for to ``tolerance``; it must have its factors."""
-    mode, systems = posterior.mode, posterior.systems
-    if systems is None:
-        raise ValueError("this posterior was stored without its factors: call restored() first")
+    mode, (systems, _) = posterior.mode, posterior.at_hand()
     found = laplace_value(posterior.problem, posterior.gp, mode, systems, posterior.numerics)
     exists = math.isfinite(found.value)
     return LaplaceCertificate(

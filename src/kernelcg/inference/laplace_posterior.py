@@ -122,7 +122,7 @@ class LaplacePosterior:
         mean, bound = self.mean(X), self.mean_bound(X)
         if not covariance:
             return LatentPrediction(mean, bound)
-        self._systems_at_hand().sharpen()
+        self.at_hand()[0].sharpen()
         parts = [self._covariance(some) for some in X.split(self._points_at_once())]
         failed = [status for *_, status in parts if status is not Status.CONVERGED]
         return LatentPrediction(
@@ -139,7 +139,7 @@ class LaplacePosterior:
         :math:`k_{**} I - k_*^\top R k_*`, R = S A⁻¹ Sᵀ + N B Nᵀ. For b = Sᵀk and v ≈ A⁻¹b, ρ = b − Av, the form bᵀA⁻¹b
         is bᵀv + vᵀρ or little larger: see `_tightened`. The drift adds (h − HᵀRk)ᵀ(HᵀRH)⁻¹(h − HᵀRk).
         """
-        apart, problem, C, t = self._apart_at_hand(), self.problem, self.problem.classes, len(X)
+        (_, apart), problem, C, t = self.at_hand(), self.problem, self.problem.classes, len(X)
         if not apart.exists:
             return X.new_full((t, C, C), math.nan), X.new_full((t,), math.inf), Status.INDEFINITE_OPERATOR
         K = problem.backend.block(self.gp.kernel, problem.X, X, precision=torch.float64)  # (n, t)
@@ -170,7 +170,7 @@ class LaplacePosterior:
         at most ρᵀP⁻¹ρ for a known P ⪯ A, or ‖ρ‖² since A ⪰ I. P⁻¹B is the first guess, P⁻¹ρ its first correction:
         often good enough, for one product each.
         """
-        systems = self._systems_at_hand()
+        systems, _ = self.at_hand()
         exact, below = systems.A.with_precision(torch.float64), systems.below()
         stopping = replace(self.numerics.stopping, rtol=0.0, atol=0.0)
         enough = (0.1 * self.variance_tolerance * prior.clamp_min(1e-300)).sqrt()  # of ‖ρ‖, until more is known
@@ -195,15 +195,11 @@ class LaplacePosterior:
         failed = Status.PRECISION_EXHAUSTED if status is Status.CONVERGED else status
         return V, residual, error, Status.CONVERGED if len(open_) == 0 else failed
 
-    def _systems_at_hand(self) -> NewtonSystems:
-        if self.systems is None:
+    def at_hand(self) -> tuple[NewtonSystems, Apart]:
+        """Return the factors, or raise if it was stored without them."""
+        if self.systems is None or self.apart is None:
             raise ValueError("this posterior was stored without its factors: call restored() first")
-        return self.systems
-
-    def _apart_at_hand(self) -> Apart:
-        if self.apart is None:
-            raise ValueError("this posterior was stored without its factors: call restored() first")
-        return self.apart
+        return self.systems, self.apart
 
     def _points_at_once(self) -> int:
         budget, C = self.problem.backend.budget(), self.problem.classes
