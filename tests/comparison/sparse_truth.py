@@ -2,7 +2,8 @@
 
 With Q = K_XU K_UU⁻¹ K_UX, where K_UU has 1e-6 of its mean diagonal added to it, the prior covariance of the latent
 values at X is Q + Λ, Λ = diag(K − Q) (FITC), blockdiag(K − Q) (PITC), 0 (VAR). A new point is independent of the data
-given the values at U: covariances Q_*X with the data, k** with itself.
+given the values at U: covariances Q_*X with the data, k** with itself. For PITC it joins the block of the training row
+nearest to it in standardised inputs, with whose rows its covariances are those of K.
 """
 
 from dataclasses import dataclass
@@ -53,6 +54,16 @@ class SparseTruth:
         Q = self.Q(self.X, self.X, theta)
         return Q + self.mask() * (self.covariance(self.X, self.X, theta) - Q)
 
+    def cross(self, X_new):
+        """Return (t, n) the covariances of new points with the data."""
+        cross = self.Q(X_new, self.X)
+        if self.kind == "pitc":
+            distances = np.linalg.norm((X_new[:, None] - self.X[None]) / self.X.std(0), axis=2)
+            for i, nearest in enumerate(distances.argmin(1)):
+                (rows,) = (rows for rows in self.blocks if nearest in rows)
+                cross[i, rows] = self.covariance(X_new[i : i + 1], self.X[rows])[0]
+        return cross
+
     def dropped(self, theta=None):
         """Return (n,) the diagonal of K − Q for VAR, which its evidence pays for; 0 otherwise."""
         left = np.diag(self.covariance(self.X, self.X, theta) - self.Q(self.X, self.X, theta))
@@ -94,7 +105,7 @@ class SparseRegressionTruth:
         """Return means (t, c) and variances (t,) of new observations."""
         sparse = self.sparse
         A = sparse.prior() + np.diag(self.D())
-        K_new = sparse.Q(X_new, sparse.X)
+        K_new = sparse.cross(X_new)
         variance = np.diag(sparse.covariance(X_new, X_new) - K_new @ np.linalg.solve(A, K_new.T))
         return K_new @ np.linalg.solve(A, self.Y), variance + self.noise
 
@@ -128,7 +139,7 @@ class SparseLaplaceTruth:
     def predict(self, X_new):
         """Return means and variances (t,) of the latent values."""
         sparse = self.sparse
-        mean, covariance = self.laplace.latent(sparse.Q(X_new, sparse.X), sparse.covariance(X_new, X_new))
+        mean, covariance = self.laplace.latent(sparse.cross(X_new), sparse.covariance(X_new, X_new))
         return mean, np.diag(covariance)
 
 

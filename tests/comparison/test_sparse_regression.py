@@ -120,12 +120,17 @@ def test_var_is_a_lower_bound_that_rises_with_more_inducing_inputs(name):
 
 
 @KERNEL
-def test_pitc_with_one_block_has_the_exact_evidence(name):
-    objective, gp, _ = cases("pitc", KERNELS[name])
+def test_pitc_with_one_block_is_the_exact_process(name):
+    objective, gp, sparse = cases("pitc", KERNELS[name])
     whole = SparseApproximation("pitc", objective.approximation.U, block_size=N)
-    estimate, exact = SparseObjective(objective.problem, whole)(gp)[0], direct_estimate(objective.problem, gp)
+    whole = SparseObjective(objective.problem, whole)
+    estimate, exact = whole(gp)[0], direct_estimate(objective.problem, gp)
     assert estimate.value == pytest.approx(exact.value, rel=1e-11)
     assert relative_error(estimate.gradient, exact.gradient) < TIGHT
+    truth, X_new = Truth(KERNELS[name], sparse.sparse.X, sparse.Y, sparse.noise), toy(NEW, 3, seed=1)[0]
+    mean, variance = whole.condition(gp).predict(torch.from_numpy(X_new))
+    assert relative_error(mean, truth.posterior_mean(X_new)) < TIGHT
+    assert relative_error(variance, np.diag(truth.posterior_covariance(X_new)) + truth.noise) < TIGHT
 
 
 def test_pitc_with_blocks_of_one_row_is_fitc():

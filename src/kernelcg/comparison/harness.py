@@ -97,17 +97,24 @@ def warm_up(method: Method, task: Task, seed: int = 0) -> None:
 
 def walked(method: Method, task: Task, *, budget: float, seed: int = 0) -> tuple[list[Place], bool, str]:
     """Return every place that learning went through, whether it ended by itself, and why it ended."""
-    began, before = time.perf_counter(), task.products
+    began, before = clock(task), task.products
     path = [Place(0, 0.0, 0.0, tuple(task.start.log_parameters().tolist()))]
 
     def note(step: Step) -> bool:
-        seconds = time.perf_counter() - began
+        seconds = clock(task) - began
         products = math.nan if method.sparse else task.products - before
         path.append(Place(len(path), seconds, products, step.log_parameters))
         return seconds >= budget
 
     learned = learned_by(method, task, seed=seed, seconds=max(budget, 1e-9), callback=note)
     return path, learned.reason != "stopped by the callback", learned.reason
+
+
+def clock(task: Task) -> float:
+    """Return the time in seconds once all that was asked of the device is done."""
+    if task.problem.X.device.type == "cuda":
+        torch.cuda.synchronize(task.problem.X.device)
+    return time.perf_counter()
 
 
 def chosen(path: Sequence[Place], most: int) -> list[Place]:
@@ -127,12 +134,12 @@ def process_at(task: Task, place: Place) -> Parametric:
 
 def evaluated(method: Method, task: Task, place: Place, X_test: Tensor, y_test: Tensor, seed: int = 0) -> Evaluation:
     """Condition on all training rows at these hyperparameters, timed, and score the predictions; NaN if that fails."""
-    gp, began = process_at(task, place), time.perf_counter()
+    gp, began = process_at(task, place), clock(task)
     try:
         posterior = conditioned_by(method, task, gp, seed=seed)
-        conditioning = time.perf_counter() - began
+        conditioning = clock(task) - began
         scores = task.scores(posterior, X_test, y_test)
     except SolveFailed:
-        conditioning, scores = time.perf_counter() - began, Scores(math.nan, math.nan)
+        conditioning, scores = clock(task) - began, Scores(math.nan, math.nan)
     seconds = place.seconds + conditioning
     return Evaluation(place.step, place.seconds, seconds, place.products, scores.error, scores.nll)

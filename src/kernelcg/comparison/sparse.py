@@ -145,7 +145,7 @@ class SparseObjective(SparseCriterion):
             system = prior.system(self._noise(gp))
         except LinAlgError as failure:
             raise SolveFailed(str(failure)) from failure
-        latent = self.approximation.posterior(gp.kernel, prior, system, system.solve(self.problem.Y))
+        latent = self.approximation.posterior(gp.kernel, self.problem.X, prior, system, system.solve(self.problem.Y))
         return SparsePosterior(latent, gp.noise.variance.detach().to(self.problem.X))
 
 

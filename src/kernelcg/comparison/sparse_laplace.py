@@ -178,7 +178,7 @@ class SparseLaplaceObjective(SparseCriterion):
             raise SolveFailed(str(failure)) from failure
         if mode.status is not Status.CONVERGED:
             raise SolveFailed(f"Newton's method left a residual of {mode.residual:.1e}: {mode.status.value}")
-        latent = self.approximation.posterior(gp.kernel, model.prior, system, mode.a)
+        latent = self.approximation.posterior(gp.kernel, self.problem.X, model.prior, system, mode.a)
         return SparseLaplacePosterior(latent, model.likelihood.detached())
 
 

@@ -9,6 +9,7 @@ VAR pays for the variance K − Q that it drops in the evidence. Everything is f
 hyperparameters; no n × n matrix is made.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,9 +53,7 @@ def compact_blocks(X: Tensor, size: int) -> list[Tensor]:
 
     A function of the inputs alone, so that the blocks stay the same while hyperparameters are learned.
     """
-    spread = spread_of(X)
-    standardised = (X - X.mean(0)) / torch.where(spread > 0, spread, 1.0)
-    return [torch.from_numpy(np.sort(rows)).to(X.device) for rows in bisected(standardised, size)]
+    return [torch.from_numpy(np.sort(rows)).to(X.device) for rows in bisected(_in_spreads_of(X, X), size)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,9 +95,12 @@ class SparseApproximation:
             return SparsePrior(L, F, _block_remainder(kernel, X, F, blocks), unexplained)
         return SparsePrior(L, F, DiagonalRemainder(unexplained if self.kind == "fitc" else None), unexplained)
 
-    def posterior(self, kernel: Kernel, prior: "SparsePrior", system: "SparseSystem", a: Tensor) -> "LatentPosterior":
-        """Return the process whose mean at the data is (F Fᵀ + Λ) a, a (n, c)."""
-        return LatentPosterior(kernel.detached(), self.U, prior.L, system.R, prior.F.T @ a)
+    def posterior(
+        self, kernel: Kernel, X: Tensor, prior: "SparsePrior", system: "SparseSystem", a: Tensor
+    ) -> "LatentPosterior":
+        """Return the process whose mean at the data X is (F Fᵀ + Λ) a, a (n, c)."""
+        own = OwnBlocks(X, prior.F, system, a) if self.kind == "pitc" else None
+        return LatentPosterior(kernel.detached(), self.U, prior.L, system.R, prior.F.T @ a, own)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +136,7 @@ class SparsePrior:
         if isinstance(base, BlockDiagonal) and base.jitter > 0:
             raise LinAlgError("a block of K − Q + D is not positive definite")
         G = base.whiten(self.F if scale is None else scale[:, None] * self.F)
-        return SparseSystem(base, G, lower_factor(G.T @ G + torch.eye(G.shape[1]).to(G)))
+        return SparseSystem(base, G, lower_factor(G.T @ G + torch.eye(G.shape[1]).to(G)), scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +152,8 @@ class SparseSystem:
     base: Factored
     G: Tensor  # (n, m)
     R: Tensor  # (m, m) lower
+    scale: Tensor | None = None
+    """The diagonal of S (n,); None means I."""
 
     def solve(self, B: Tensor) -> Tensor:
         """Return A⁻¹B for B (n, k)."""
@@ -162,20 +166,59 @@ class SparseSystem:
 
 
 @dataclass(frozen=True, eq=False)
+class OwnBlocks:
+    """What PITC learns of new points from the blocks they fall in: each into that of the training row nearest to it."""
+
+    X: Tensor  # (n, d)
+    F: Tensor  # (n, m)
+    system: SparseSystem
+    a: Tensor  # (n, c)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Return the training rows (b,) and the factor C (b, b) of each block."""
+        base = self.system.base
+        assert isinstance(base, BlockDiagonal)
+        return ((rows, C) for group in base.groups for rows, C in zip(*group, strict=True))
+
+    def of(self, X: Tensor) -> Tensor:
+        """Return (t,) the number of the block of each new point."""
+        number = torch.empty(len(self.X), dtype=torch.int64, device=X.device)
+        for k, (rows, _) in enumerate(self):
+            number[rows] = k
+        known = _in_spreads_of(self.X, self.X)
+        pieces = _in_spreads_of(X, self.X).split(max(ENTRIES_AT_ONCE // (2 * len(known)), 1))
+        return torch.cat([number[torch.cdist(piece, known).argmin(1)] for piece in pieces])
+
+    def given(self, kernel: Kernel, X: Tensor, V: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return eᵀa (t, c), wᵀw (t,) and Gᵀw (m, t) of `LatentPosterior` at new points, for V = L⁻¹K_U* (m, t)."""
+        mean, explained, seen = self.a.new_zeros(len(X), self.a.shape[1]), torch.zeros_like(V[0]), torch.zeros_like(V)
+        number = self.of(X)
+        for k, (rows, C) in enumerate(self):
+            new = (number == k).nonzero()[:, 0]
+            e = kernel(self.X[rows], X[new]) - self.F[rows] @ V[:, new]
+            scaled = e if self.system.scale is None else self.system.scale[rows][:, None] * e
+            w = torch.linalg.solve_triangular(C, scaled, upper=False)
+            mean[new], explained[new], seen[:, new] = e.T @ self.a[rows], w.square().sum(0), self.system.G[rows].T @ w
+        return mean, explained, seen
+
+
+@dataclass(frozen=True, eq=False)
 class LatentPosterior:
-    r"""The latent process given the data, at any point: m² numbers.
+    r"""The latent process given the data, at any point: m² numbers, and for PITC those of the blocks.
 
-    With v = L⁻¹k_U* and a, by which the mean at X is (F Fᵀ + Λ) a,
+    Its covariance with the latent values at X is F v + e, v = L⁻¹k_U*, where e is 0 for FITC and VAR; for PITC it is
+    k_X* − F v in the new point's own block (the PIC of Snelson & Ghahramani) and 0 elsewhere. With a, by which the
+    mean at X is (F Fᵀ + Λ) a, and w = C⁻¹S e,
 
-    .. math:: \mathrm{E} f_* = v^\top F^\top a, \qquad
-        \mathrm{V} f_* = k_{**} - v^\top v + v^\top M^{-1} v
+    .. math:: \mathrm{E} f_* = v^\top F^\top a + e^\top a, \qquad
+        \mathrm{V} f_* = k_{**} - v^\top v - w^\top w + (v - G^\top w)^\top M^{-1} (v - G^\top w)
 
-    which is k** − k_*U K_UU⁻¹ k_U* + k_*U (K_UU + K_UX D⁻¹ K_XU)⁻¹ k_U* for S = I. A new point shares no block with
-    training points.
+    which is k** − k_*U K_UU⁻¹ k_U* + k_*U (K_UU + K_UX D⁻¹ K_XU)⁻¹ k_U* for S = I and e = 0.
 
     References
     ----------
-    Quiñonero-Candela & Rasmussen (2005), A unifying view of sparse approximate Gaussian process regression.
+    Quiñonero-Candela & Rasmussen (2005), A unifying view of sparse approximate Gaussian process regression;
+    Snelson & Ghahramani (2007), Local and global sparse Gaussian process approximations.
     """
 
     kernel: Kernel
@@ -183,15 +226,19 @@ class LatentPosterior:
     L: Tensor
     R: Tensor
     weights: Tensor  # (m, c) Fᵀa
+    own: OwnBlocks | None = None
 
+    @torch.no_grad()
     def predict(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Return means (t, c) and variances (t,)."""
         X = matrix(X, "X").detach().to(self.U)
-        with torch.no_grad():
-            V = torch.linalg.solve_triangular(self.L, _columns(self.kernel, X, self.U).T, upper=False)
-            inner = torch.linalg.solve_triangular(self.R, V, upper=False)
-            unexplained = (self.kernel.diagonal(X) - V.square().sum(0)).clamp_min(0.0)
-            return V.T @ self.weights, unexplained + inner.square().sum(0)
+        V = torch.linalg.solve_triangular(self.L, _columns(self.kernel, X, self.U).T, upper=False)
+        mean, left, seen = V.T @ self.weights, self.kernel.diagonal(X) - V.square().sum(0), V
+        if self.own is not None:
+            own_mean, explained, own_seen = self.own.given(self.kernel, X, V)
+            mean, left, seen = mean + own_mean, left - explained, V - own_seen
+        inner = torch.linalg.solve_triangular(self.R, seen, upper=False)
+        return mean, left.clamp_min(0.0) + inner.square().sum(0)
 
 
 def lower_factor(M: Tensor) -> Tensor:
@@ -200,6 +247,12 @@ def lower_factor(M: Tensor) -> Tensor:
     if bool(failed):
         raise LinAlgError("the matrix is not positive definite")
     return L
+
+
+def _in_spreads_of(X: Tensor, training: Tensor) -> Tensor:
+    """Return X in units of the training rows' standard deviations, their mean taken off."""
+    spread = spread_of(training)
+    return (X - training.mean(0)) / torch.where(spread > 0, spread, 1.0)
 
 
 def _columns(kernel: Kernel, X: Tensor, U: Tensor) -> Tensor:

@@ -215,6 +215,7 @@ class ClassificationTask(Task):
             root = vectors * values.clamp_min(0).sqrt()[:, None, :]
             generator = torch.Generator().manual_seed(0)
             probabilities, _ = likelihood.predictive_probabilities(found.mean, root, generator)
+            probabilities, y = probabilities.cpu(), y.cpu()
             own = probabilities.gather(1, y.long()[:, None]).clamp_min(1e-300)
             wrong = probabilities.argmax(1) != y
             return Scores(float(wrong.double().mean()), float(-own.log().mean()))
@@ -223,5 +224,6 @@ class ClassificationTask(Task):
 
 def _of_two(mean: Tensor, variance: Tensor, likelihood: Likelihood, y: Tensor) -> Scores:
     """Judge predictions of two classes from the moments of their latent values."""
+    mean, variance, y = mean.cpu(), variance.cpu(), y.cpu()
     density = likelihood.log_predictive(y, mean, variance)
     return Scores(float(((mean > 0) != (y > 0)).double().mean()), -float(density.mean()))
