@@ -7,6 +7,7 @@ from reference import TOLERANCE, kernel_matrix, product_error
 from strategies import normal
 
 from kernelcg import backends
+from kernelcg.backends.base import factorises_fast, room
 from kernelcg.kernels import RBF
 
 
@@ -81,3 +82,21 @@ def test_a_stored_matrix_that_does_not_fit_is_refused():
     with pytest.raises(MemoryError, match="1000 x 1000"):
         backends.store(RBF(1.0), X, backends.Tiles("7MB"))
     assert backends.store(RBF(1.0), X, backends.Tiles("7MB"), precision=torch.float32).K.dtype == torch.float32
+
+
+# where the data are
+
+
+def test_the_room_on_a_gpu_is_what_is_free_there(monkeypatch):
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (5000, 9000))
+    gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
+    assert room(backends.Tiles(10**6), gpu) == 5000
+    assert room(backends.Tiles(1000), gpu) == 1000
+    assert room(backends.Tiles(10**6), cpu) == 10**6
+
+
+@pytest.mark.parametrize(("capability", "fast"), [((9, 0), True), ((8, 0), True), ((8, 9), False), ((12, 0), False)])
+def test_only_gpus_with_fast_float64_factorise_fast(monkeypatch, capability, fast):
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: capability)
+    assert factorises_fast(torch.device("cuda", 0)) is fast
+    assert not factorises_fast(torch.device("cpu"))

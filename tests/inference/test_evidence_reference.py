@@ -28,7 +28,7 @@ from kernelcg.inference import (
 )
 from kernelcg.inference.cross_validation import iterative_cross_validation
 from kernelcg.inference.direct import direct_estimate
-from kernelcg.inference.objective import DIRECT_ROWS, chosen_method
+from kernelcg.inference.objective import DIRECT_ROWS, DIRECT_ROWS_ON_GPU, chosen_method
 from kernelcg.kernels import RBF, Kernel, Matern, Periodic, RationalQuadratic
 from kernelcg.solvers import Status, Stopping
 
@@ -447,6 +447,14 @@ def test_method_is_chosen_by_rows_and_memory():
     assert method == "iterative"
     assert "does not fit" in reason
     assert Objective(Regression(many, many)).on(torch.arange(10)).is_direct
+
+
+def test_more_rows_are_factorised_on_a_fast_gpu(monkeypatch):
+    X, more = torch.zeros(DIRECT_ROWS + 1, 1), torch.zeros(DIRECT_ROWS_ON_GPU + 1, 1)
+    monkeypatch.setattr("kernelcg.inference.objective.factorises_fast", lambda device: True)
+    assert chosen_method(Regression(X, X, backend=default(memory=2**33)))[0] == "direct"
+    assert chosen_method(Regression(X, X, backend=default(memory=2**20)))[0] == "iterative"
+    assert chosen_method(Regression(more, more, backend=default(memory=2**40)))[0] == "iterative"
 
 
 def test_misuse_is_named():

@@ -15,9 +15,9 @@ from kernelcg.backends import default
 from kernelcg.inference import Numerics, laplace, learn
 from kernelcg.inference.class_systems import ClassLowRank, ClassSystem
 from kernelcg.inference.laplace import laplace_estimate
-from kernelcg.inference.laplace_objective import LaplaceObjective
+from kernelcg.inference.laplace_objective import DIRECT_VALUES, LaplaceObjective, chosen_laplace_method
 from kernelcg.inference.laplace_posterior import STRONG_CONCAVITY, condition_laplace
-from kernelcg.inference.latent import LatentProcess
+from kernelcg.inference.latent import LatentProcess, Observations
 from kernelcg.inference.mode import find_mode
 from kernelcg.inference.newton_systems import IterativeSystems
 from kernelcg.kernels import RBF
@@ -513,3 +513,15 @@ def test_adagrad_runs():
     assert learned.failures == 0
     before, after = (laplace_estimate(one.problem, gp, "direct")[0].value for gp in (start, learned.gp))
     assert after > before
+
+
+def test_method_is_chosen_by_latent_values_device_and_memory(monkeypatch):
+    few, many = (Observations(torch.zeros(n, 1), torch.zeros(n)) for n in (10, DIRECT_VALUES + 1))
+    assert chosen_laplace_method(few)[0] == "direct"
+    assert chosen_laplace_method(many)[0] == "iterative"
+    assert chosen_laplace_method(many, "direct") == ("direct", "as asked")
+    monkeypatch.setattr("kernelcg.inference.laplace_objective.factorises_fast", lambda device: True)
+    assert chosen_laplace_method(many)[0] == "direct"
+    method, reason = chosen_laplace_method(replace(many, backend=default(memory=10**6)))
+    assert method == "iterative"
+    assert "do not fit" in reason

@@ -88,6 +88,21 @@ class Backend(ABC):
         return self.memory if isinstance(self.memory, int) else available_memory() // 2
 
 
+def room(backend: Backend, device: torch.device) -> int:
+    """Return the bytes that may be allocated where data are: the budget, and on a GPU no more than what is free."""
+    budget = backend.budget()
+    return min(budget, torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else budget
+
+
+FULL_RATE = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
+"""Compute capabilities of GPUs with float64 at half the speed of float32; that of others is a 32nd and less."""
+
+
+def factorises_fast(device: torch.device) -> bool:
+    """Say whether it is a GPU on which n³ operations in float64 are cheap beside n² evaluations of a kernel."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) in FULL_RATE
+
+
 def require_memory(needed: int, budget: int, what: str) -> None:
     """Raise `MemoryBudgetExceeded` before anything is allocated that would not fit."""
     if needed > budget:

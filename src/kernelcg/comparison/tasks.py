@@ -10,6 +10,7 @@ from torch import Generator, Tensor
 
 from kernelcg import backends
 from kernelcg.backends import Backend, Counted
+from kernelcg.backends.base import room
 from kernelcg.comparison.sparse import SparseObjective, SparsePosterior
 from kernelcg.comparison.sparse_laplace import SparseLaplaceObjective, SparseLaplacePosterior
 from kernelcg.comparison.sparse_prior import SparseApproximation, inducing_points
@@ -98,8 +99,7 @@ class Task(ABC):
     @property
     def free_bytes(self) -> int:
         """Return what may be held at once where the data are."""
-        device = self.problem.X.device
-        return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else self.problem.backend.budget()
+        return room(self.problem.backend, self.problem.X.device)
 
 
 @dataclass(frozen=True, eq=False)

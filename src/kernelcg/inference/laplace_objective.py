@@ -5,14 +5,16 @@ from typing import Self
 
 from torch import Tensor
 
+from kernelcg.backends.base import factorises_fast, room
 from kernelcg.inference.estimate import Estimate
 from kernelcg.inference.iterative import Numerics
 from kernelcg.inference.laplace import LaplaceTrail, laplace_estimate
 from kernelcg.inference.latent import LatentProcess, Observations
 from kernelcg.inference.objective import METHODS
 
-DIRECT_VALUES = 1200
-"""Latent values N up to which the N³ of some ten factorisations cost about as much as iterating, and are exact."""
+DIRECT_VALUES, DIRECT_VALUES_ON_GPU = 1200, 15_000
+"""Latent values N up to which the N³ of some ten factorisations cost about as much as iterating, and are exact; on a
+GPU with fast float64 they were faster at the 13,500 of EEG (docs/reproduction.md)."""
 
 FACTORS = 5
 """Matrices of N² numbers that the direct method needs in the course of one evaluation."""
@@ -20,12 +22,13 @@ FACTORS = 5
 
 def chosen_laplace_method(problem: Observations, method: str = "auto") -> tuple[str, str]:
     """Return "direct" or "iterative" and the reason: counted, not timed, so that the same data give the same."""
-    N, budget = problem.size, problem.backend.budget()
+    N, budget = problem.size, room(problem.backend, problem.X.device)
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
     if method != "auto":
         return method, "as asked"
-    if N > DIRECT_VALUES:
+    most = DIRECT_VALUES_ON_GPU if factorises_fast(problem.X.device) else DIRECT_VALUES
+    if most < N:
         return "iterative", f"{N} latent values: products with K cost less than factorising"
     if budget < FACTORS * 8 * N * N:
         return "iterative", f"{FACTORS} matrices of {8 * N * N / 1e6:.3g} MB do not fit {budget / 1e6:.3g} MB"

@@ -7,6 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from kernelcg.backends.base import factorises_fast, room
 from kernelcg.inference.cross_validation import iterative_cross_validation
 from kernelcg.inference.direct import CRITERIA, direct_estimate
 from kernelcg.inference.estimate import Estimate
@@ -16,26 +17,32 @@ from kernelcg.parameters import Parametric
 
 METHODS = ("auto", "direct", "iterative")
 
-DIRECT_ROWS = 2500
-"""Rows up to which n³ costs about as much as the n² of some twenty products, and is exact."""
+DIRECT_ROWS, DIRECT_ROWS_ON_GPU = 2500, 25_000
+"""Rows up to which n³ costs about as much as the n² of some twenty products, and is exact; on a GPU with fast float64
+between those of EEG and Protein, where factorising was faster and as fast (docs/reproduction.md)."""
 
 FACTORS = 3
 """Matrices of n² numbers that the direct method needs in the course of one evaluation."""
 
 
+def direct_rows(problem: Regression) -> int:
+    """Return the number of rows up to which the direct method costs less."""
+    return DIRECT_ROWS_ON_GPU if factorises_fast(problem.X.device) else DIRECT_ROWS
+
+
 def most_direct_rows(problem: Regression) -> int:
     """Return the number of rows up to which the direct method is chosen, within the memory."""
-    return min(DIRECT_ROWS, math.isqrt(int(problem.backend.budget() / (FACTORS * 8))))
+    return min(direct_rows(problem), math.isqrt(int(room(problem.backend, problem.X.device) / (FACTORS * 8))))
 
 
 def chosen_method(problem: Regression, method: str = "auto") -> tuple[str, str]:
     """Return "direct" or "iterative" and the reason: counted, not timed, so that the same data give the same."""
-    n, budget = len(problem), problem.backend.budget()
+    n, budget = len(problem), room(problem.backend, problem.X.device)
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
     if method != "auto":
         return method, "as asked"
-    if n > DIRECT_ROWS:
+    if n > direct_rows(problem):
         return "iterative", f"{n} rows: products with K cost less than factorising it"
     if FACTORS * 8 * n * n > budget:
         return (
