@@ -161,12 +161,12 @@ def jobs(options: argparse.Namespace) -> Iterator[Job]:
 
 
 def is_finished(ledger: Ledger, job: Job) -> bool:
-    """Say whether this run is in the table with these very settings; one that failed is not."""
+    """Say whether this run is in the table, however finely its path was looked at; one that failed is not."""
     known = ledger.find(**job.key)
     if known is None or known["status"] == FAILED:
         return False
-    wanted = (job.how().settings, f"{job.budget:g}", str(job.points), str(job.seed))
-    return (known["settings"], known["budget"], known["points"], known["seed"]) == wanted
+    wanted = (job.how().settings, f"{job.budget:g}", str(job.seed))
+    return (known["settings"], known["budget"], known["seed"]) == wanted
 
 
 def record(job: Job, row: Row, curve: list[Row], runs: Ledger, curves: Ledger) -> None:

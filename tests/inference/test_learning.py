@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -504,6 +504,32 @@ def test_a_criterion_may_refuse_to_learn_in_stages():
     gp = GaussianProcess(RBF(1.0).fixed("variance"), Noise(1.0).fixed())
     learned = learn(TwoHills(Rows(1000), is_direct=True, learns_in_stages=False), gp, generator=seeded(0))
     assert {step.rows for step in learned.steps} == {1000}
+
+
+@dataclass(frozen=True)
+class IrrelevantToFew(TwoHills):
+    """Few rows want an ever larger lengthscale; all rows want 1, and tell nothing where it is very large."""
+
+    problem: Rows = Rows(1000)
+    is_direct: bool = True
+
+    def on(self, rows):
+        return replace(self, problem=Rows(len(rows)))
+
+    def __call__(self, gp, trail=None, *, value=True, errors=False):
+        theta = gp.log_parameters().detach().requires_grad_()
+        height = 30 * torch.exp(-0.5 * theta[0] ** 2) if len(self.problem) == 1000 else 20 * theta[0]
+        (gradient,) = torch.autograd.grad(height, theta)
+        return Estimate(
+            height.item(), gradient, 0.0, 0 * gradient, height.item(), height.item(), Status.CONVERGED
+        ), None
+
+
+def test_all_rows_may_call_back_what_a_part_of_them_called_irrelevant():
+    gp = GaussianProcess(RBF(1.0).fixed("variance"), Noise(1.0).fixed())
+    learned = learn(IrrelevantToFew(), gp, generator=seeded(0))
+    assert max(step.log_parameters[0] for step in learned.steps) == pytest.approx(math.log(20))
+    assert float(learned.gp.kernel.lengthscale.log()) == pytest.approx(0.0, abs=1e-2)
 
 
 # stochastic gradient ascent

@@ -29,6 +29,10 @@ SMALLEST_STAGE = 200
 WIDEST = 5 * math.log(10)
 """A hyperparameter without bounds stays within five orders of magnitude of its start."""
 
+STAGE_REACH = math.log(20)
+"""On a part of the data a lengthscale grows no further beyond its start. What a few rows call irrelevant would run off
+to where the criterion is flat, and all rows could not call it back."""
+
 EXACT_GAIN = 1e-5
 """Gain in nats that is still worth a step of the exact method on all data."""
 
@@ -192,14 +196,21 @@ class _Search:
             if ascent is not None:
                 starts = [ascent.point.theta]
                 curvature = ascent.curvature.scaled(size / previous_size)
-            ascent = self._climb(objective, starts, curvature, max_steps, last=size == most)
+            upper = self.upper if size == most else self._stage_upper()
+            ascent = self._climb(objective, starts, curvature, upper, max_steps, last=size == most)
             previous_size = size
         if ascent is None:
             raise ValueError("there are no data to learn from")
         return self._learned(ascent.point.theta, ascent.converged, ascent.reason)
 
     def _climb(
-        self, objective: Criterion, starts: list[Tensor], curvature: Curvature, max_steps: int, last: bool
+        self,
+        objective: Criterion,
+        starts: list[Tensor],
+        curvature: Curvature,
+        upper: Tensor,
+        max_steps: int,
+        last: bool,
     ) -> Ascent[Any]:
         """Return the best of the ascents from these starts."""
         free = int((self.lower < self.upper).sum())
@@ -225,7 +236,7 @@ class _Search:
                     first,
                     noise=noise,
                     lower=self.lower,
-                    upper=self.upper,
+                    upper=upper,
                     tolerance=tolerance if last else max(STAGE_GAIN, tolerance),
                     max_steps=max_steps,
                     curvature=curvature,
@@ -236,6 +247,12 @@ class _Search:
             unusable = evaluate(starts[0], None)
             return Ascent(unusable, curvature, math.nan, "the criterion is not finite at the start", 1, False)
         return ascents[0] if len(ascents) == 1 else max(ascents, key=lambda ascent: self._height(objective, ascent))
+
+    def _stage_upper(self) -> Tensor:
+        """Return the upper bounds on a part of the data: lengthscales within reach of their start."""
+        start, names = self._clamped(self.gp.log_parameters().detach()), self.gp.parameter_names()
+        far = torch.tensor(["lengthscale" in name for name in names])
+        return torch.where(far, torch.minimum(self.upper, start + STAGE_REACH), self.upper)
 
     def _noise(self, objective: Criterion, point: Point[Any]) -> Tensor:
         """Return the standard errors of the gradient; 0 for what is not learned."""
