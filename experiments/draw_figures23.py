@@ -8,7 +8,7 @@ forward. With --stored the authors' curves of arXiv version 1 are drawn faintly,
 import argparse
 import csv
 import gzip
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
@@ -25,7 +25,7 @@ from matplotlib.lines import Line2D
 from splits import BUNDLED, PAPER, RUN_KEY, SETS
 
 from kernelcg.comparison.methods import METHODS
-from kernelcg.comparison.plotting import STYLES, Curve, averaged, draw_curves
+from kernelcg.comparison.plotting import STYLES, Curve, averaged, curve_of, draw_curves
 from kernelcg.comparison.tasks import KERNELS
 
 HERE = Path(__file__).parent
@@ -35,6 +35,7 @@ LAYOUT = {"figure2": ("spambase", "eeg", "powerplant", "protein"), "figure3": ("
 SUFFIX = {"ARD": "", "iso": "_isotropic"}
 KERNEL_WORDS = {"ARD": "one lengthscale per feature (ARD)", "iso": "one lengthscale (isotropic)"}
 VALUES = ("error", "nll")
+TITLE_WIDTH = 32
 AXES = {"seconds": "seconds: training + conditioning", "products": "columns multiplied with K"}
 STORED_NAMES = {"spambase": "spam"}
 STORED_ROWS = {"concrete": 1030, "powerplant": 9568, "protein": 45730, "credit": 1000, "spambase": 4601}
@@ -59,7 +60,9 @@ class Panel:
     @property
     def title(self) -> str:
         """Return the name of the data set, and what was run on a GPU."""
-        return SETS[self.dataset].title + (f"\n(on a GPU: {', '.join(self.on_gpu)})" if self.on_gpu else "")
+        everything = set(self.on_gpu) == {name for curves in self.curves.values() for name in curves}
+        which = "on a GPU" if everything else f"on a GPU: {', '.join(self.on_gpu)}"
+        return SETS[self.dataset].title + (f"\n{fill(f'({which})', TITLE_WIDTH)}" if self.on_gpu else "")
 
 
 def rows_of(file: Path) -> list[dict[str, str]]:
@@ -68,29 +71,44 @@ def rows_of(file: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(raw.decode("utf-8").splitlines()))
 
 
-def curve_of(points: list[tuple[float, float]]) -> Curve | None:
-    """Return usable points in the order of the axis."""
-    usable = sorted(point for point in points if np.isfinite(point).all() and point[0] > 0)
-    return (np.array([where for where, _ in usable]), np.array([value for _, value in usable])) if usable else None
-
-
 def panels(runs: list[dict[str, str]], points: list[dict[str, str]], where: str) -> dict[tuple[str, str], Panel]:
-    """Return what there is to draw, by data set and kernel, against "seconds" or "products"; CPU before GPU."""
-    folds: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    """Return what there is to draw, by data set and kernel, against "seconds" or "products".
+
+    Of a run on a CPU and one on a GPU the former is drawn; means are over the folds that all methods have.
+    """
+    curves: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for point in points:
-        folds.setdefault(tuple(point[name] for name in RUN_KEY), []).append(point)
-    on_cpu = {key[:3] for key in folds if key[4] == "cpu"}
+        curves.setdefault(tuple(point[name] for name in RUN_KEY), []).append(point)
+    on_cpu = {key[:4] for key in curves if key[4] == "cpu"}
+    drawn = {key: own for key, own in curves.items() if key[4] == "cpu" or key[:4] not in on_cpu}
+    budgets = {tuple(run[name] for name in RUN_KEY): float(run["budget"]) for run in runs}
     found = {}
-    for key, budget in {(run["dataset"], run["kernel"]): float(run["budget"]) for run in runs}.items():
-        gpu = {other[2] for other in folds if other[:2] == key and other[:3] not in on_cpu}
-        names = tuple(name for name in METHODS if name in gpu)
-        own_folds = frozenset(other[3] for other in folds if other[:2] == key)
-        found[key] = Panel(*key, {value: {} for value in VALUES}, budget, names, own_folds)
-    for (dataset, kernel, method, _, device), own in folds.items():
-        for value in VALUES if device == "cpu" or (dataset, kernel, method) not in on_cpu else ():
-            curve = curve_of([(float(point[where]), float(point[value])) for point in own])
-            if curve is not None:
-                found[dataset, kernel].curves[value].setdefault(method, []).append(curve)
+    for dataset, kernel in {key[:2]: None for key in drawn}:
+        own = {key: rows for key, rows in drawn.items() if key[:2] == (dataset, kernel)}
+        folds = common_folds(own)
+        own = {key: rows for key, rows in own.items() if key[3] in folds}
+        gpu = tuple(name for name in METHODS if any(key[2] == name and key[4] != "cpu" for key in own))
+        by_method = {value: curves_by_method(own, where, value) for value in VALUES}
+        budget = max((budgets[key] for key in own if key in budgets), default=0.0)
+        found[dataset, kernel] = Panel(dataset, kernel, by_method, budget, gpu, folds)
+    return found
+
+
+def common_folds(runs: Iterable[tuple[str, ...]]) -> frozenset[str]:
+    """Return the folds that every method has, or all of them if there is none."""
+    by_method: dict[str, set[str]] = {}
+    for key in runs:
+        by_method.setdefault(key[2], set()).add(key[3])
+    return frozenset(set.intersection(*by_method.values()) or set.union(*by_method.values()))
+
+
+def curves_by_method(runs: Mapping[tuple[str, ...], list[dict[str, str]]], where: str, value: str) -> Curves:
+    """Return the usable curves of these runs."""
+    found: Curves = {}
+    for key, own in runs.items():
+        curve = curve_of((float(point[where]), float(point[value])) for point in own)
+        if curve is not None:
+            found.setdefault(key[2], []).append(curve)
     return found
 
 

@@ -25,6 +25,7 @@ from ledger import Ledger
 from splits import BUNDLED, PAPER, RUN_KEY, SETS
 
 from kernelcg.comparison import harness
+from kernelcg.comparison.data import Split
 from kernelcg.comparison.methods import METHODS, Method
 from kernelcg.comparison.tasks import KERNELS, ClassificationTask, RegressionTask, Task, first_rbf
 
@@ -68,7 +69,7 @@ class Job:
 # one run
 
 
-def task_of(job: Job, split: splits.Split) -> Task:
+def task_of(job: Job, split: Split) -> Task:
     """Return the training rows as a task, with the kernel and the start of the paper's latest code."""
     X, y = (torch.from_numpy(part).to(job.device) for part in (split.X, split.y))
     kernel = first_rbf(job.kernel, X.shape[1])
@@ -151,7 +152,7 @@ def in_child(job: Job, limit: float) -> tuple[Row, list[Row]]:
 
 
 def jobs(options: argparse.Namespace) -> Iterator[Job]:
-    """Return the runs that are asked for, short ones first."""
+    """Return the runs that are asked for."""
     for name in options.sets:
         for fold in options.folds or SETS[name].folds:
             for kernel in options.kernels:
@@ -171,6 +172,7 @@ def is_finished(ledger: Ledger, job: Job) -> bool:
 
 def record(job: Job, row: Row, curve: list[Row], runs: Ledger, curves: Ledger) -> None:
     """Put the curve on disk, then the run: an interruption in between leaves it unfinished."""
+    runs.discard(**{name: str(value) for name, value in job.key.items()})
     curves.discard(**{name: str(value) for name, value in job.key.items()})
     for point in curve:
         curves.put({**job.key, **point})
@@ -223,7 +225,8 @@ def main(given: Sequence[str] | None = None) -> int:
             continue
         limit = options.limit or 10 * job.budget + 600
         row, curve = performed(job) if options.together else in_child(job, limit)
-        record(job, row, curve, runs, curves)
+        if row["status"] != FAILED or runs.find(**job.key) is None:
+            record(job, row, curve, runs, curves)
         failures += row["status"] == FAILED
         print(told(job, row), flush=True)
     print(f"{len(runs.rows)} runs in {runs.file}; {failures} failed")

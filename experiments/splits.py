@@ -6,12 +6,13 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernelcg import datasets
+from kernelcg.comparison.data import Split, standardised
 
 Array = NDArray[np.float64]
 OUTLIERS_OF_EEG = (898, 10386, 11509, 13179)
@@ -59,15 +60,6 @@ BUNDLED = ("diabetes", "breast_cancer")
 
 RUN_KEY = ("dataset", "kernel", "method", "fold", "device")
 """The columns that tell runs apart, in both tables."""
-
-
-class Split(NamedTuple):
-    """Standardised training and test rows; labels are 0 and 1."""
-
-    X: Array
-    y: Array
-    X_test: Array
-    y_test: Array
 
 
 def load(name: str, fold: int) -> Split:
@@ -123,9 +115,3 @@ def fold_file() -> Path:
             "set it, or use --quick"
         )
     return Path(directory).expanduser().resolve().parent / "paper" / "fold_test_indices.json.gz"
-
-
-def standardised(values: Array, training: NDArray[np.bool_]) -> Array:
-    """Return columns in units of their training standard deviation, their training mean taken off."""
-    spread = values[training].std(0, ddof=1)
-    return (values - values[training].mean(0)) / np.where(spread > 0, spread, 1.0)

@@ -89,8 +89,10 @@ def test_a_stored_matrix_that_does_not_fit_is_refused():
 
 def test_the_room_on_a_gpu_is_what_is_free_there(monkeypatch):
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (5000, 9000))
+    monkeypatch.setattr("torch.cuda.memory_reserved", lambda device: 700)
+    monkeypatch.setattr("torch.cuda.memory_allocated", lambda device: 500)
     gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
-    assert room(backends.Tiles(10**6), gpu) == 5000
+    assert room(backends.Tiles(10**6), gpu) == 5200
     assert room(backends.Tiles(1000), gpu) == 1000
     assert room(backends.Tiles(10**6), cpu) == 10**6
 

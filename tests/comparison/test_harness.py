@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -90,6 +91,42 @@ def test_the_papers_methods_have_the_papers_settings():
     assert criterion_of(METHODS["CG"], task, 0).numerics.preconditioner is None
     assert not criterion_of(METHODS["CHOL"], task, 0).learns_in_stages
     assert METHODS["CHOL-restarted"].settings == "solver=direct growing=False batch=3"
+
+
+@pytest.mark.parametrize("classification", [False, True], ids=["regression", "classification"])
+@pytest.mark.parametrize("name", ["PCG", "CG"])
+def test_the_papers_first_step_is_one_in_every_direction(name, classification):
+    """Adagrad with step 1: ψ ± 1."""
+    task, _, _ = task_on(classification)
+    learned = learned_by(METHODS[name], task, max_steps=1)
+    moved = learned.gp.log_parameters() - task.start.log_parameters()
+    torch.testing.assert_close(moved.abs(), torch.ones_like(moved), rtol=0, atol=1e-3)
+
+
+def test_learning_that_breaks_down_is_not_called_finished(monkeypatch):
+    task, X_test, y_test = task_on(False)
+
+    def broken(*given, **options):
+        return replace(learned_by(*given, **{**options, "max_steps": 2}), converged=False, reason="A was singular")
+
+    monkeypatch.setattr(harness, "learned_by", broken)
+    found = harness.run(METHODS["CHOL"], task, X_test, y_test, budget=30, points=2)
+    assert (found.status, found.reason) == (harness.ENDED, "A was singular")
+    assert len(found.curve) == 2
+
+
+def test_the_warm_up_goes_the_way_of_the_run(monkeypatch):
+    task, _, _ = task_on(False)
+    seen = []
+
+    def watched(method, *given, **options):
+        seen.append(method.solver)
+        return learned_by(method, *given, **options)
+
+    monkeypatch.setattr("kernelcg.inference.objective.DIRECT_ROWS", 100)
+    monkeypatch.setattr(harness, "learned_by", watched)
+    harness.warm_up(METHODS["kernelcg"], task)
+    assert seen == ["iterative"]
 
 
 def test_restarts_forget_the_curvature_but_go_on():

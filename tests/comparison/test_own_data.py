@@ -10,8 +10,10 @@ import pytest
 
 import kernelcg
 from kernelcg.comparison import Comparison, plotting, table
+from kernelcg.comparison.data import standardised
 from kernelcg.comparison.harness import Evaluation, Run
 from kernelcg.comparison.methods import METHODS
+from kernelcg.comparison.tasks import RegressionTask
 from kernelcg.kernels import RBF
 from kernelcg.preconditioners import available
 
@@ -121,6 +123,11 @@ def broken(values, at, by):
         ((X,), {}, "y is missing"),
         ((X, Y), {"task": "ranking"}, "task must be"),
         ((X, Y), {"methods": ["magic"]}, "magic"),
+        ((X, Y), {"methods": "magic"}, "not magic"),
+        ((X, Y), {"budget": "60"}, "budget must be a positive number"),
+        ((X, broken(Y.astype(object), 7, None)), {}, "nothing in row 7"),
+        ((X, broken(LABELS.astype(object), 7, float("nan"))), {}, "nothing in row 7"),
+        ((X, np.arange(90) % 3), {"task": "classification", "methods": ["FITC", "PCG"]}, "more than two classes"),
         ((X, Y), {"methods": []}, "some of kernelcg"),
         ((X, Y), {"budget": 0}, "budget"),
         ((X, Y), {"folds": 0}, "folds"),
@@ -134,6 +141,35 @@ def test_bad_input_is_named(given, options, words):
         kernelcg.compare(*given, **options)
 
 
+def test_a_column_and_objects_are_what_they_hold():
+    np.testing.assert_array_equal(table(X, Y[:, None]).y, Y)
+    assert table(X, Y.astype(object)).task == "regression"
+    assert table(X, LABELS.astype(object)).classes == ("no", "yes")
+
+
+def test_a_column_that_is_constant_but_for_rounding_is_only_centred():
+    values = np.array([[0.1], [0.1], [0.1 + 1e-17], [0.2]])
+    assert standardised(values, np.arange(3))[3, 0] == pytest.approx(0.1)
+    np.testing.assert_allclose(standardised(X, np.arange(50))[:50].std(0, ddof=1), 1)
+
+
+def test_a_word_in_a_frame_is_named():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": X[:, 0], "colour": "red", "y": Y})
+    with pytest.raises(ValueError, match="'colour' must hold numbers"):
+        table(frame, target="y")
+
+
+def test_files_without_a_target_in_some_row_or_without_inputs(tmp_path):
+    file = tmp_path / "data.csv"
+    file.write_text("x,y\n" + "1,2\n" * 30 + "3,\n")
+    with pytest.raises(ValueError, match="'y' is empty in row 32"):
+        table(file, target="y")
+    file.write_text("y\n" + "1\n2\n" * 30)
+    with pytest.raises(ValueError, match="no column beside 'y'"):
+        table(file, target="y")
+
+
 def test_bad_files_are_named(tmp_path):
     file = tmp_path / "bad.csv"
     file.write_text("x,colour,y\n" + "1,red,2\n" * 30)
@@ -145,6 +181,39 @@ def test_bad_files_are_named(tmp_path):
         table(file)
     with pytest.raises(TypeError, match="DataFrame"):
         table(X, target="y")
+
+
+# when there is little to show
+
+
+def test_methods_that_do_not_suit_are_listed_and_said_why():
+    found = kernelcg.compare(
+        X, np.arange(90) % 3, task="classification", methods=["FITC", "kernelcg"], budget=0.5, points=2
+    )
+    assert {row["method"]: row["status"] for row in found.table()}["FITC"] == "not for more than two classes"
+    assert "not for more than two classes" in str(found)
+    assert found.best == "kernelcg"
+
+
+def test_a_comparison_without_a_result_can_be_looked_at(monkeypatch, tmp_path):
+    monkeypatch.setattr(RegressionTask, "direct_bytes", 10**18)
+    found = kernelcg.compare(X, Y, methods=["CHOL"], budget=0.2)
+    assert found.best is None
+    assert "does not fit" in str(found)
+    pytest.importorskip("matplotlib").use("Agg")
+    found.plot(tmp_path / "empty.png")
+
+
+def test_methods_without_products_can_be_drawn():
+    pytest.importorskip("matplotlib").use("Agg")
+    figure = kernelcg.compare(X, Y, methods="VAR", budget=0.2, points=2).plot()
+    assert [text.get_text() for text in figure.axes[1].texts] == ["nothing to show"]
+
+
+def test_a_point_that_comes_after_a_later_one_is_left_out():
+    where, value = plotting.curve_of([(1.6, 9.0), (1.3, 8.0), (0.5, 7.0), (0.7, math.nan), (2.0, 1.0)])
+    assert (where.tolist(), value.tolist()) == ([0.5, 2.0], [7.0, 1.0])
+    assert plotting.curve_of([(0.0, 1.0)]) is None
 
 
 # what is best

@@ -116,6 +116,20 @@ def test_other_settings_or_a_failure_are_run_again(tmp_path, monkeypatch):
     assert len(done) == 5
 
 
+def test_a_run_that_is_redone_is_kept_until_there_is_another(tmp_path, monkeypatch):
+    one = ["--out", str(tmp_path), *TINY, "--methods", "CG"]
+    monkeypatch.setattr(figures23, "performed", stub)
+    figures23.main(one)
+    known = rows_of(tmp_path / "figures23_quick_runs.csv")
+    monkeypatch.setattr(figures23, "performed", lambda job: ({"status": figures23.FAILED, "reason": "no luck"}, []))
+    assert figures23.main([*one, "--again"]) == 1
+    assert rows_of(tmp_path / "figures23_quick_runs.csv") == known
+    monkeypatch.setattr(figures23, "performed", lambda job: (stub(job)[0], [{"step": 0}]))
+    with pytest.raises(KeyError):  # the curve cannot be written: the run must not look finished
+        figures23.main([*one, "--again"])
+    assert rows_of(tmp_path / "figures23_quick_runs.csv") == []
+
+
 def test_a_run_in_a_process_of_its_own_reports_its_memory_or_its_end():
     row, curve = figures23.in_child(job(dataset="diabetes", fold=0, kernel="iso", method="CHOL"), limit=60)
     assert row["status"] == "finished", row

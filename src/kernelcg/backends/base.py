@@ -89,9 +89,14 @@ class Backend(ABC):
 
 
 def room(backend: Backend, device: torch.device) -> int:
-    """Return the bytes that may be allocated where data are: the budget, and on a GPU no more than what is free."""
-    budget = backend.budget()
-    return min(budget, torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else budget
+    """Return the bytes that may be allocated where data are: the budget, and on a GPU no more than what is free.
+
+    What torch holds there for later use is free.
+    """
+    if device.type != "cuda":
+        return backend.budget()
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return min(backend.budget(), torch.cuda.mem_get_info(device)[0] + kept)
 
 
 FULL_RATE = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))

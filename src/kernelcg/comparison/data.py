@@ -1,6 +1,7 @@
 """Data of one's own for a comparison: arrays, a data frame or a CSV file, checked and divided."""
 
 import csv
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -9,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
 from sklearn.utils import check_array, check_consistent_length
+
+from kernelcg.inference.model import spread_of
 
 Floats = NDArray[np.float64]
 TASKS = ("regression", "classification")
@@ -47,8 +51,8 @@ class Table:
         """Yield random divisions, everything in units of the training standard deviation."""
         kind = StratifiedShuffleSplit if self.classes else ShuffleSplit
         for rows, held_out in kind(n_splits=count, test_size=test, random_state=seed).split(self.X, self.y):
-            X = _standardised(self.X, rows)
-            y = self.y if self.classes else _standardised(self.y, rows)
+            X = standardised(self.X, rows)
+            y = self.y if self.classes else standardised(self.y, rows)
             yield Split(X[rows], y[rows], X[held_out], y[held_out])
 
 
@@ -69,15 +73,45 @@ def table(X: Any, y: Any = None, *, target: str | None = None, task: str | None 
         X, y = _divided(X, y, target)
     if y is None:
         raise ValueError("y is missing: give y, or target, the name of its column")
-    values = np.asarray(y)
-    if values.ndim != 1:
-        raise ValueError(f"y must be one column, not of shape {values.shape}")
+    values = _one_column(y)
+    _refuse_words(X)
     inputs: Floats = check_array(X, dtype=np.float64, input_name="X")
     check_consistent_length(inputs, values)
     if len(inputs) < FEWEST_ROWS:
         raise ValueError(f"there are {len(inputs)} rows; a comparison needs at least {FEWEST_ROWS}")
     chosen = task or ("classification" if _looks_like_labels(values) else "regression")
     return _labelled(inputs, values) if chosen == "classification" else _measured(inputs, values)
+
+
+def _one_column(y: Any) -> NDArray[Any]:
+    """Return y as a vector, numbers that are kept as objects as numbers."""
+    values = np.asarray(y)
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim != 1:
+        raise ValueError(f"y must be one column, not of shape {values.shape}")
+    if values.dtype.kind != "O":
+        return values
+    missing = next((i for i, one in enumerate(values) if _is_missing(one)), None)
+    if missing is not None:
+        raise ValueError(f"y contains NaN or nothing in row {missing} (counted from 0): leave such rows out")
+    try:
+        return values.astype(np.float64) if not any(isinstance(one, str) for one in values) else values.astype(str)
+    except (TypeError, ValueError):
+        return values.astype(str)
+
+
+def _is_missing(one: Any) -> bool:
+    return one is None or (isinstance(one, float) and math.isnan(one)) or type(one).__name__ in ("NAType", "NaTType")
+
+
+def _refuse_words(X: Any) -> None:
+    """Raise if a column of a data frame does not hold numbers, with its name."""
+    for name in getattr(X, "columns", ()):
+        try:
+            X[name].astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"column {name!r} must hold numbers ({error}); encode or drop it") from None
 
 
 def _labelled(X: Floats, y: NDArray[Any]) -> Table:
@@ -109,9 +143,14 @@ def _looks_like_labels(y: NDArray[Any]) -> bool:
     return y.dtype.kind not in "iuf" or len(np.unique(y)) == 2
 
 
-def _standardised(values: Floats, rows: NDArray[np.int64]) -> Floats:
-    spread = values[rows].std(0, ddof=1)
-    return (values - values[rows].mean(0)) / np.where(spread > 0, spread, 1.0)
+def standardised(values: Floats, training: NDArray[Any]) -> Floats:
+    """Return columns in units of the standard deviation (n − 1) of the training rows, their mean taken off.
+
+    One that is constant there, but for rounding, is only centred.
+    """
+    rows = values[training]
+    spread = spread_of(torch.from_numpy(rows)).numpy() * math.sqrt(len(rows) / max(len(rows) - 1, 1))
+    return (values - rows.mean(0)) / np.where(spread > 0, spread, 1.0)
 
 
 def _divided(X: Any, y: Any, target: str) -> tuple[Any, Any]:
@@ -136,6 +175,11 @@ def _read(file: Path, y: Any, target: str | None) -> tuple[Floats, NDArray[Any]]
     if wrong:
         raise ValueError(f"{file.name}: row {wrong} has not {len(header)} columns, as the header has")
     own = header.index(target)
+    if len(header) < 2:
+        raise ValueError(f"{file.name} has no column beside {target!r}")
+    empty = next((i for i, row in enumerate(rows, 2) if not row[own].strip()), None)
+    if empty:
+        raise ValueError(f"{file.name}: {target!r} is empty in row {empty}; leave such rows out")
     columns = [_numbers([row[i] for row in rows], header[i], file) for i in range(len(header)) if i != own]
     words = np.array([row[own] for row in rows])
     try:

@@ -10,13 +10,14 @@ rows before its clock starts. Products with K are counted by `kernelcg.backends.
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from kernelcg.comparison.methods import Method, conditioned_by, learned_by
+from kernelcg.comparison.methods import Method, conditioned_by, learned_by, unsuited
 from kernelcg.comparison.tasks import Scores, Task
 from kernelcg.errors import MemoryBudgetExceeded, SolveFailed
 from kernelcg.inference.learning import Step
@@ -27,8 +28,10 @@ POINTS = 25
 
 WARM_UP_ROWS = 64
 
-FINISHED, OUT_OF_TIME, TOO_LARGE = "finished", "out of time", "does not fit"
-"""How a run may end: by itself, by its budget, or before it began."""
+NO_ROOM = (MemoryBudgetExceeded, torch.cuda.OutOfMemoryError)
+
+FINISHED, OUT_OF_TIME, ENDED, TOO_LARGE = "finished", "out of time", "ended early", "does not fit"
+"""How a run may end: converged, by its budget, by itself without having converged, or before it began."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class Run:
 
     @property
     def last(self) -> Evaluation | None:
-        """Return the evaluation at the end of the budget."""
+        """Return the evaluation at the last step within the budget; conditioning may end after it."""
         return self.curve[-1] if self.curve else None
 
 
@@ -77,26 +80,30 @@ def run(
 
     A step that ends after the budget does not count: the run ends where it was when the time was up.
     """
+    reason = unsuited(method, task)
+    if reason:
+        return Run(method, reason, reason, (), (), task.start)
     try:
         warm_up(method, task, seed)
-        path, converged, reason = walked(method, task, budget=budget, seed=seed)
-    except (MemoryBudgetExceeded, torch.cuda.OutOfMemoryError) as error:
+        path, status, reason = walked(method, task, budget=budget, seed=seed)
+    except NO_ROOM as error:
         return Run(method, TOO_LARGE, str(error), (), (), task.start)
     kept = tuple(place for place in path if place.seconds <= budget)
     curve = tuple(evaluated(method, task, place, X_test, y_test, seed) for place in chosen(kept, points))
-    status = FINISHED if converged and len(kept) == len(path) else OUT_OF_TIME
+    status = status if len(kept) == len(path) else OUT_OF_TIME
     return Run(method, status, reason, kept, curve, process_at(task, kept[-1]))
 
 
 def warm_up(method: Method, task: Task, seed: int = 0) -> None:
-    """Take one step on a few rows and condition on them, so that nothing is done for the first time on the clock."""
+    """Take one step on a few rows and condition on them, so that little is done for the first time on the clock."""
     rows = torch.arange(min(WARM_UP_ROWS, len(task.problem)), device=task.problem.X.device)
-    few = task.on(rows)
-    conditioned_by(method, few, learned_by(method, few, seed=seed, max_steps=1).gp, seed=seed)
+    few, method = task.on(rows), replace(method, solver=task.chosen(method.solver))
+    with suppress(SolveFailed):
+        conditioned_by(method, few, learned_by(method, few, seed=seed, max_steps=1).gp, seed=seed)
 
 
-def walked(method: Method, task: Task, *, budget: float, seed: int = 0) -> tuple[list[Place], bool, str]:
-    """Return every place that learning went through, whether it ended by itself, and why it ended."""
+def walked(method: Method, task: Task, *, budget: float, seed: int = 0) -> tuple[list[Place], str, str]:
+    """Return every place that learning went through, how it ended, and why."""
     began, before = clock(task), task.products
     path = [Place(0, 0.0, 0.0, tuple(task.start.log_parameters().tolist()))]
 
@@ -107,7 +114,8 @@ def walked(method: Method, task: Task, *, budget: float, seed: int = 0) -> tuple
         return seconds >= budget
 
     learned = learned_by(method, task, seed=seed, seconds=max(budget, 1e-9), callback=note)
-    return path, learned.reason != "stopped by the callback", learned.reason
+    over = path[-1].seconds >= budget
+    return path, OUT_OF_TIME if over else FINISHED if learned.converged else ENDED, learned.reason
 
 
 def clock(task: Task) -> float:
@@ -122,7 +130,7 @@ def chosen(path: Sequence[Place], most: int) -> list[Place]:
     if len(path) <= most:
         return list(path)
     seconds = np.array([place.seconds for place in path[1:]])
-    wanted = np.geomspace(max(seconds[0], 1e-9), max(seconds[-1], 1e-9), most - 1)
+    wanted = np.geomspace(max(seconds[-1], 1e-9), max(seconds[0], 1e-9), most - 1)
     nearest = np.abs(np.log(np.maximum(seconds, 1e-9)) - np.log(wanted)[:, None]).argmin(axis=1)
     return [path[0], *(path[i] for i in sorted({*(nearest + 1).tolist(), len(path) - 1}))]
 
@@ -139,7 +147,7 @@ def evaluated(method: Method, task: Task, place: Place, X_test: Tensor, y_test: 
         posterior = conditioned_by(method, task, gp, seed=seed)
         conditioning = clock(task) - began
         scores = task.scores(posterior, X_test, y_test)
-    except SolveFailed:
+    except (SolveFailed, *NO_ROOM):
         conditioning, scores = clock(task) - began, Scores(math.nan, math.nan)
     seconds = place.seconds + conditioning
     return Evaluation(place.step, place.seconds, seconds, place.products, scores.error, scores.nll)

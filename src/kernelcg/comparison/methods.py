@@ -67,7 +67,7 @@ class Method:
 METHODS: Mapping[str, Method] = {
     method.name: method
     for method in (
-        Method("kernelcg", "what GPRegressor and GPClassifier do by default"),
+        Method("kernelcg", "what GPRegressor and GPClassifier do by default, with mean zero"),
         Method("CHOL", "Cholesky, one L-BFGS run on all rows", solver="direct", growing=False),
         Method(
             "CHOL-restarted",

@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from kernelcg.comparison.harness import Run, run
 from kernelcg.comparison.methods import METHODS, Method, conditioned_by, unsuited
 from kernelcg.comparison.tasks import ClassificationTask, RegressionTask, Task
 from kernelcg.comparison.trials import Trial, system_of, trials
+from kernelcg.errors import SolveFailed
 from kernelcg.estimators.classifier import first_latent_kernel
 from kernelcg.estimators.settings import chosen_device, first_process
 from kernelcg.estimators.sklearn_kernels import converted
@@ -55,13 +57,14 @@ class Comparison:
         return sorted(rows, key=lambda row: (row["method"] != self.best, _last_if_nan(row["nll"])))
 
     @property
-    def best(self) -> str:
-        """Return the method of the lowest NLL; of those within 0.01 nats of it, the one that got so far first."""
+    def best(self) -> str | None:
+        """Return the method of the lowest NLL; of those within 0.01 nats of it, the one that got so far first.
+
+        None if no method came to a result; the statuses in the table say why.
+        """
         times = {name: self._seconds_to_best(name) for name in self.runs}
         known = {name: seconds for name, seconds in times.items() if math.isfinite(seconds)}
-        if not known:
-            raise ValueError("no method came to a result: raise the budget, or see table()")
-        return min(known, key=lambda name: known[name])
+        return min(known, key=lambda name: known[name]) if known else None
 
     @property
     def best_preconditioner(self) -> str | None:
@@ -80,7 +83,8 @@ class Comparison:
                 plotting.draw_curves(axes, shown, until=self.budget if where == "seconds" else None)
                 axes.set_xlabel("seconds: training + conditioning" if where == "seconds" else "products with K")
             row[0].set_ylabel(words[value])
-        panels[0, 0].legend(frameon=False, fontsize=9)
+        if panels[0, 0].get_legend_handles_labels()[0]:
+            panels[0, 0].legend(frameon=False, fontsize=9)
         figure.suptitle(f"{self.task}, {self.rows} rows, {self.features} features; mean of {self._splits} split(s)")
         if path is not None:
             figure.savefig(path, dpi=150)
@@ -135,12 +139,10 @@ class Comparison:
         return float(where[np.flatnonzero(value <= lowest + CLOSE)[0]])
 
     def _curves(self, name: str, where: str, value: str) -> list[plotting.Curve]:
-        found = []
+        found: list[plotting.Curve] = []
         for one in self.runs[name]:
-            points = sorted((getattr(point, where), getattr(point, value)) for point in one.curve)
-            usable = [point for point in points if all(map(math.isfinite, point)) and point[0] > 0]
-            if usable:
-                found.append((np.array([at for at, _ in usable]), np.array([to for _, to in usable])))
+            curve = plotting.curve_of((getattr(point, where), getattr(point, value)) for point in one.curve)
+            found += [] if curve is None else [curve]
         return found
 
 
@@ -174,6 +176,7 @@ def compare(
     preconditioners : whether to solve one system with every preconditioner
     progress : called with a line after every run, for example ``print``
     """
+    methods = [methods] if isinstance(methods, str) else list(methods)
     unknown = [name for name in methods if name not in METHODS]
     if unknown or not methods:
         raise ValueError(f"methods must be some of {', '.join(METHODS)}, not {', '.join(unknown) or 'none'}")
@@ -182,21 +185,23 @@ def compare(
     where = chosen_device(device)
     runs: dict[str, list[Run]] = {}
     divided = list(data.splits(folds, test, seed))
+    first = task_on(data, divided[0], kernel, where)
+    if all(unsuited(METHODS[name], first) for name in methods):
+        raise ValueError(f"{', '.join(methods)}: {unsuited(METHODS[methods[0]], first)}")
     for number, split in enumerate(divided):
         for name in methods:
             job = task_on(data, split, kernel, where)
-            if unsuited(METHODS[name], job):
-                continue
             X_test, y_test = (torch.from_numpy(part).to(where) for part in (split.X_test, split.y_test))
             one = run(METHODS[name], job, X_test, y_test, budget=budget, seed=seed, points=points)
             runs.setdefault(name, []).append(one)
             if progress:
-                progress(f"{name}, split {number + 1} of {folds}: {one.status}, {len(one.path)} steps")
+                steps = f", {len(one.path) - 1} steps" if one.path else ""
+                progress(f"{name}, split {number + 1} of {folds}: {one.status}{steps}")
     kept = {name: tuple(found) for name, found in runs.items()}
     found = Comparison(data.task, len(divided[0].X), data.X.shape[1], budget, kept)
     if not preconditioners:
         return found
-    tried = _trials(found, task_on(data, divided[0], kernel, where), seed)
+    tried = _trials(found, first, seed)
     return Comparison(found.task, found.rows, found.features, budget, kept, tried)
 
 
@@ -217,8 +222,10 @@ def _trials(found: Comparison, task: Task, seed: int) -> tuple[Trial, ...]:
     exact = [row["method"] for row in found.table() if found.runs[row["method"]][0].path and is_exact(row["method"])]
     if not exact:
         return ()
-    gp = found.runs[exact[0]][0].gp
-    system = system_of(conditioned_by(METHODS["kernelcg"], task, gp, seed=seed))
+    try:
+        system = system_of(conditioned_by(METHODS["kernelcg"], task, found.runs[exact[0]][0].gp, seed=seed))
+    except SolveFailed:
+        return ()
     return () if system is None else trials(*system, seconds=min(found.budget, 30.0))
 
 
@@ -229,13 +236,13 @@ def is_exact(name: str) -> bool:
 
 
 def _check_numbers(budget: float, folds: int, test: float, points: int) -> None:
-    if not budget > 0:
+    if not (isinstance(budget, Real) and budget > 0):
         raise ValueError(f"budget must be a positive number of seconds, not {budget!r}")
-    if not (isinstance(folds, int) and folds >= 1):
+    if not (isinstance(folds, Integral) and folds >= 1):
         raise ValueError(f"folds must be a whole number, at least 1, not {folds!r}")
-    if not 0 < test < 1:
+    if not (isinstance(test, Real) and 0 < test < 1):
         raise ValueError(f"test must be the share of rows held out, between 0 and 1, not {test!r}")
-    if not (isinstance(points, int) and points >= 2):
+    if not (isinstance(points, Integral) and points >= 2):
         raise ValueError(f"points must be a whole number, at least 2, not {points!r}")
 
 

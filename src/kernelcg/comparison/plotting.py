@@ -1,6 +1,6 @@
 """Curves of error and likelihood over time or products, mean over folds; matplotlib is imported when it is needed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -44,6 +44,20 @@ def pyplot() -> Any:
         raise ImportError("pictures need matplotlib: pip install 'kernelcg[plot]'") from error
 
 
+def curve_of(points: Iterable[tuple[float, float]]) -> Curve | None:
+    """Return the curve of a path from its points (where, value) in the order of the path; None if none is usable.
+
+    A point that comes no sooner than a later one, because its conditioning took longer, is left out: nobody would have
+    waited for it.
+    """
+    kept: list[tuple[float, float]] = []
+    for point in reversed([point for point in points if np.isfinite(point).all() and point[0] > 0]):
+        if not kept or point[0] < kept[-1][0]:
+            kept.append(point)
+    where, value = np.array(kept[::-1]).reshape(-1, 2).T
+    return (where, value) if kept else None
+
+
 def averaged(curves: Sequence[Curve]) -> Curve:
     """Return the mean over folds: each fold's last value is carried forward, from where all of them have one."""
     begins = max(where[0] for where, _ in curves)
@@ -66,7 +80,10 @@ def draw_curves(axes: Any, methods: Mapping[str, Sequence[Curve]], *, until: flo
         if until is not None and where[-1] < until:
             axes.plot([where[-1], until], [value[-1]] * 2, **{**look, "linewidth": 0.8}, alpha=0.6)
     axes.set_xscale("log")
-    axes.set_ylim(*limits([averaged(folds) for folds in methods.values()]))
+    if methods:
+        axes.set_ylim(*limits([averaged(folds) for folds in methods.values()]))
+    else:
+        axes.text(0.5, 0.5, "nothing to show", ha="center", transform=axes.transAxes, color="#7F7F7F")
     axes.grid(True, which="major", color="#E5E5E5", linewidth=0.7)
     axes.set_axisbelow(True)
     for side in ("top", "right"):

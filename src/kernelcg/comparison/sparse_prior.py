@@ -177,7 +177,8 @@ class OwnBlocks:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Return the training rows (b,) and the factor C (b, b) of each block."""
         base = self.system.base
-        assert isinstance(base, BlockDiagonal)
+        if not isinstance(base, BlockDiagonal):
+            raise TypeError(f"only PITC has blocks, not {type(base).__name__}")
         return ((rows, C) for group in base.groups for rows, C in zip(*group, strict=True))
 
     def of(self, X: Tensor) -> Tensor:

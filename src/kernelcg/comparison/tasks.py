@@ -14,6 +14,7 @@ from kernelcg.backends.base import room
 from kernelcg.comparison.sparse import SparseObjective, SparsePosterior
 from kernelcg.comparison.sparse_laplace import SparseLaplaceObjective, SparseLaplacePosterior
 from kernelcg.comparison.sparse_prior import SparseApproximation, inducing_points
+from kernelcg.errors import SolveFailed
 from kernelcg.estimators.latent_machine import affordable_probes
 from kernelcg.inference import Noise, condition
 from kernelcg.inference.iterative import Numerics
@@ -28,7 +29,7 @@ from kernelcg.kernels import RBF, Kernel
 from kernelcg.likelihoods import BernoulliProbit, Likelihood, Softmax
 from kernelcg.parameters import Parametric
 from kernelcg.randomness import child
-from kernelcg.solvers import Stopping
+from kernelcg.solvers import Status, Stopping
 from kernelcg.solvers.direct import IN_PLACE_ROWS
 
 START_NOISE = 0.1
@@ -65,6 +66,10 @@ class Task(ABC):
     @abstractmethod
     def direct_bytes(self) -> int:
         """Return what an exact evaluation holds at once."""
+
+    @abstractmethod
+    def chosen(self, solver: str) -> str:
+        """Return "direct" or "iterative": what "auto" means for these data."""
 
     @abstractmethod
     def criterion(self, solver: str, numerics: Numerics, growing: bool) -> Criterion:
@@ -131,6 +136,9 @@ class RegressionTask(Task):
         in_place = X.device.type == "cpu" and n > IN_PLACE_ROWS
         return (1 if in_place else FACTORS) * 8 * n * n
 
+    def chosen(self, solver: str) -> str:
+        return chosen_method(self.problem, solver)[0]
+
     def criterion(self, solver: str, numerics: Numerics, growing: bool) -> Objective:
         return Objective(self.problem, method=solver, numerics=numerics, learns_in_stages=growing)
 
@@ -143,13 +151,12 @@ class RegressionTask(Task):
         return Stopping(rtol=0.0, atol=rms * math.sqrt(n), max_iterations=n, patience=n)
 
     def condition(self, gp: GaussianProcess, solver: str, numerics: Numerics, rtol: float, generator: Generator) -> Any:
-        method, _ = chosen_method(self.problem, solver)
         stopping = Stopping(rtol=rtol, max_iterations=max(len(self.problem), Stopping().max_iterations))
         source = child(generator, "posterior")
         return condition(
             self.problem,
             gp,
-            method=method,
+            method=self.chosen(solver),
             stopping=stopping,
             preconditioner=numerics.preconditioner,
             generator=source,
@@ -192,6 +199,9 @@ class ClassificationTask(Task):
     def direct_bytes(self) -> int:
         return LAPLACE_FACTORS * 8 * self.problem.size**2
 
+    def chosen(self, solver: str) -> str:
+        return chosen_laplace_method(self.problem, solver)[0]
+
     def criterion(self, solver: str, numerics: Numerics, growing: bool) -> LaplaceObjective:
         return LaplaceObjective(self.problem, solver, numerics, growing)
 
@@ -203,8 +213,10 @@ class ClassificationTask(Task):
         return Stopping(rtol=rms, max_iterations=self.problem.size, patience=self.problem.size)
 
     def condition(self, gp: LatentProcess, solver: str, numerics: Numerics, rtol: float, generator: Generator) -> Any:
-        method, _ = chosen_laplace_method(self.problem, solver)
-        return condition_laplace(self.problem, gp, method=method, rtol=rtol, numerics=numerics)
+        found = condition_laplace(self.problem, gp, method=self.chosen(solver), rtol=rtol, numerics=numerics)
+        if found.mode.status is not Status.CONVERGED:
+            raise SolveFailed(f"the mode was not found: {found.mode.status.value}")
+        return found
 
     def scores(self, posterior: Any, X: Tensor, y: Tensor) -> Scores:
         if isinstance(posterior, SparseLaplacePosterior):

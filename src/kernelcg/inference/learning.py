@@ -30,8 +30,8 @@ WIDEST = 5 * math.log(10)
 """A hyperparameter without bounds stays within five orders of magnitude of its start."""
 
 STAGE_REACH = math.log(20)
-"""On a part of the data a lengthscale grows no further beyond its start. What a few rows call irrelevant would run off
-to where the criterion is flat, and all rows could not call it back."""
+"""On a part of the data a lengthscale grows to 20 times its start at most. What a few rows call irrelevant would run
+off to where the criterion is flat, and all rows could not call it back."""
 
 EXACT_GAIN = 1e-5
 """Gain in nats that is still worth a step of the exact method on all data."""
