@@ -22,6 +22,11 @@ LEARNING_RTOL, WARY_RTOL = 1e-3, 1e-6
 """Residual of Newton's method while learning: what it leaves of the gradient is far below the noise of the probes.
 Where log p(y | f) is not concave the curvature at the mode may be next to nothing, and f far from it all the same."""
 
+SOLVE_RTOL = 1e-3
+"""Residual of the probes' solves, relative to theirs, at most. From the solutions of hyperparameters nearby it points
+where these have moved to, so that what it leaves of the gradient is up to N times as much, and no noise averages it out:
+at 0.03 a search could stand still far from the optimum."""
+
 EXACT_RTOL = 1e-9
 
 TIGHT = 1e-10
@@ -269,7 +274,8 @@ def _iterative_laplace(
     """
     if not isinstance(systems, IterativeSystems):
         raise TypeError("probes are for iterative systems")
-    expansion, rtol, before = mode.expansion, numerics.stopping.rtol, trail or LaplaceTrail(mode.f)
+    expansion, before = mode.expansion, trail or LaplaceTrail(mode.f)
+    rtol = min(numerics.stopping.rtol, SOLVE_RTOL)
     near = before.is_near(problem, gp.kernel)
     traces, drawn = Traces.of(problem, systems, numerics, before.drawn if near else None)
     B = torch.cat([traces.R, traces.W, expansion.half_transposed(problem.H)], dim=1)
