@@ -60,9 +60,10 @@ class Panel:
     @property
     def title(self) -> str:
         """Return the name of the data set, and what was run on a GPU."""
-        everything = set(self.on_gpu) == {name for curves in self.curves.values() for name in curves}
-        which = "on a GPU" if everything else f"on a GPU: {', '.join(self.on_gpu)}"
-        return SETS[self.dataset].title + (f"\n{fill(f'({which})', TITLE_WIDTH)}" if self.on_gpu else "")
+        drawn = {name for curves in self.curves.values() for name in curves}
+        there = [name for name in self.on_gpu if name in drawn]
+        which = "on a GPU" if set(there) == drawn else f"on a GPU: {', '.join(there)}"
+        return SETS[self.dataset].title + (f"\n{fill(f'({which})', TITLE_WIDTH)}" if there else "")
 
 
 def rows_of(file: Path) -> list[dict[str, str]]:
@@ -79,8 +80,8 @@ def panels(runs: list[dict[str, str]], points: list[dict[str, str]], where: str)
     curves: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for point in points:
         curves.setdefault(tuple(point[name] for name in RUN_KEY), []).append(point)
-    on_cpu = {key[:4] for key in curves if key[4] == "cpu"}
-    drawn = {key: own for key, own in curves.items() if key[4] == "cpu" or key[:4] not in on_cpu}
+    on_cpu = {key[:3] for key in curves if key[4] == "cpu"}
+    drawn = {key: own for key, own in curves.items() if key[4] == "cpu" or key[:3] not in on_cpu}
     budgets = {tuple(run[name] for name in RUN_KEY): float(run["budget"]) for run in runs}
     found = {}
     for dataset, kernel in {key[:2]: None for key in drawn}:

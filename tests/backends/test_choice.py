@@ -1,5 +1,7 @@
 """Which backends there are, and the options they take."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from conftest import native_or_skip
@@ -87,10 +89,8 @@ def test_a_stored_matrix_that_does_not_fit_is_refused():
 # where the data are
 
 
-def test_the_room_on_a_gpu_is_what_is_free_there(monkeypatch):
-    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (5000, 9000))
-    monkeypatch.setattr("torch.cuda.memory_reserved", lambda device: 700)
-    monkeypatch.setattr("torch.cuda.memory_allocated", lambda device: 500)
+def test_the_room_on_a_gpu_is_half_of_its_memory(monkeypatch):
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: SimpleNamespace(total_memory=10_400))
     gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
     assert room(backends.Tiles(10**6), gpu) == 5200
     assert room(backends.Tiles(1000), gpu) == 1000

@@ -90,7 +90,8 @@ def test_a_generalized_regressor_comes_back(method, mean, path):
         rtol=1e-10 if method == "direct" else 1e-2,
     )
     theta = model.posterior_.gp.log_parameters().numpy() + 0.1
-    assert loaded.log_marginal_likelihood(theta) == pytest.approx(model.log_marginal_likelihood(theta), rel=1e-12)
+    rtol = 1e-12 if method == "direct" else 1e-6
+    assert loaded.log_marginal_likelihood(theta) == pytest.approx(model.log_marginal_likelihood(theta), rel=rtol)
 
 
 def test_names_of_features_come_back(path):

@@ -89,14 +89,13 @@ class Backend(ABC):
 
 
 def room(backend: Backend, device: torch.device) -> int:
-    """Return the bytes that may be allocated where data are: the budget, and on a GPU no more than what is free.
+    """Return the bytes that may be allocated where data are: the budget, and on a GPU no more than half of its memory.
 
-    What torch holds there for later use is free.
+    Of all its memory, not of what is free, so that the same data are always treated the same.
     """
     if device.type != "cuda":
         return backend.budget()
-    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return min(backend.budget(), torch.cuda.mem_get_info(device)[0] + kept)
+    return min(backend.budget(), torch.cuda.get_device_properties(device).total_memory // 2)
 
 
 FULL_RATE = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))

@@ -107,7 +107,8 @@ def _is_missing(one: Any) -> bool:
 
 def _refuse_words(X: Any) -> None:
     """Raise if a column of a data frame does not hold numbers, with its name."""
-    for name in getattr(X, "columns", ()):
+    pandas = sys.modules.get("pandas")
+    for name in X.columns if pandas and isinstance(X, pandas.DataFrame) else ():
         try:
             X[name].astype(np.float64)
         except (TypeError, ValueError) as error:

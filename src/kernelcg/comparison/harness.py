@@ -114,7 +114,7 @@ def walked(method: Method, task: Task, *, budget: float, seed: int = 0) -> tuple
         return seconds >= budget
 
     learned = learned_by(method, task, seed=seed, seconds=max(budget, 1e-9), callback=note)
-    over = path[-1].seconds >= budget
+    over = path[-1].seconds >= budget or (not learned.converged and clock(task) - began >= budget)
     return path, OUT_OF_TIME if over else FINISHED if learned.converged else ENDED, learned.reason
 
 

@@ -15,7 +15,7 @@ import torch
 from kernelcg import backends
 from kernelcg.comparison import plotting
 from kernelcg.comparison.data import Split, Table, table
-from kernelcg.comparison.harness import Run, run
+from kernelcg.comparison.harness import NO_ROOM, Run, run
 from kernelcg.comparison.methods import METHODS, Method, conditioned_by, unsuited
 from kernelcg.comparison.tasks import ClassificationTask, RegressionTask, Task
 from kernelcg.comparison.trials import Trial, system_of, trials
@@ -224,9 +224,9 @@ def _trials(found: Comparison, task: Task, seed: int) -> tuple[Trial, ...]:
         return ()
     try:
         system = system_of(conditioned_by(METHODS["kernelcg"], task, found.runs[exact[0]][0].gp, seed=seed))
-    except SolveFailed:
+        return () if system is None else trials(*system, seconds=min(found.budget, 30.0))
+    except (SolveFailed, *NO_ROOM):
         return ()
-    return () if system is None else trials(*system, seconds=min(found.budget, 30.0))
 
 
 def is_exact(name: str) -> bool:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from kernelcg.backends.base import require_memory
+from kernelcg.backends.base import require_memory, room
 from kernelcg.errors import ConvergenceWarning
 from kernelcg.estimators.base import ProcessEstimator
 from kernelcg.estimators.data import as_tensor, require_magnitude
@@ -227,7 +227,7 @@ def planned(problem: Observations, method: str, columns: int) -> Plan:
     """Return the plan for these data; raise `MemoryBudgetExceeded` if not even the leanest way fits the budget."""
     (n, d), N = problem.X.shape, problem.size
     chosen, reason = chosen_laplace_method(problem, method)
-    budget = problem.backend.budget()
+    budget = room(problem.backend, problem.X.device)
     expected = 8 * (3 * n * d + 12 * N)
     if chosen == "direct":
         expected += FACTORS * 8 * N * N

@@ -16,7 +16,7 @@ from torch import Generator
 from kernelcg import backends
 from kernelcg.arguments import positive
 from kernelcg.backends import Backend
-from kernelcg.backends.base import require_memory
+from kernelcg.backends.base import require_memory, room
 from kernelcg.estimators.data import require_magnitude
 from kernelcg.estimators.sklearn_kernels import converted
 from kernelcg.inference.learning import OPTIMIZERS
@@ -102,7 +102,7 @@ def planned(problem: Regression, method: str, columns: int) -> Plan:
     """Return the plan for these data; raise `MemoryBudgetExceeded` if not even the leanest way fits the budget."""
     n, d = problem.X.shape
     chosen, reason = chosen_method(problem, method)
-    budget = problem.backend.budget()
+    budget = room(problem.backend, problem.X.device)
     data = 8 * n * (3 * d + 2 * problem.Y.shape[1])
     if chosen == "direct":
         expected = data + FACTORS * 8 * n * n

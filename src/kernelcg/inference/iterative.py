@@ -41,7 +41,7 @@ class Numerics:
     ----------
     probes : number of random columns with which traces are estimated
     stopping : limits of the linear solves; its rtol is that of errors in the norm of A⁻¹, relative to √n, which is
-        what data from the model have: see `tolerable`
+        what data from the model have: see `tolerable`. Laplace's approximation takes 1e-3 at most
     preconditioner : "auto", the name of a recipe or a recipe
     seed : of the probes; the same seed at all hyperparameters makes the estimate a smooth, deterministic function
     rademacher : probes of random signs, as in the paper, instead of those drawn from the low-rank part

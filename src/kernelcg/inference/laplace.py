@@ -23,9 +23,9 @@ LEARNING_RTOL, WARY_RTOL = 1e-3, 1e-6
 Where log p(y | f) is not concave the curvature at the mode may be next to nothing, and f far from it all the same."""
 
 SOLVE_RTOL = 1e-3
-"""Residual of the probes' solves, relative to theirs, at most. With the solutions of hyperparameters nearby as a start it
-points where these have moved to: what it leaves of the gradient is up to N times as much, and is no noise. At 0.03 a
-search could stand still far from the optimum."""
+"""Residual of the probes' solves, relative to the probes, at most. From the solutions of hyperparameters nearby
+it points where these have moved to: what it leaves of the gradient is up to N times as much, and is no noise. At 0.03
+a search could stand still far from the optimum."""
 
 EXACT_RTOL = 1e-9
 

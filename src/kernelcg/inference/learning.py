@@ -225,7 +225,7 @@ class _Search:
 
         ascents = []
         for start in starts:
-            first = evaluate(start, None)
+            first = evaluate(start.clamp(self.lower, upper), None)
             if not first.usable:
                 logger.debug("the criterion is not finite at a start; it is skipped")
                 continue
