@@ -21,7 +21,7 @@ RTOL = 1e-9
 """‖∇log p − a‖ relative to ‖∇log p‖ at which Newton's method has converged."""
 
 ROUNDED = 1e-5
-"""The same where Ψ rises no further, because of rounding: what is left of the evidence's error is of second order."""
+"""The same where a step gains no more, because of rounding: what is left of the evidence's error is of second order."""
 
 MAX_STEPS, HALVINGS = 100, 30
 SUFFICIENT = 1e-4
@@ -107,8 +107,10 @@ class LatentModel:
             if best.residual <= RTOL:
                 return replace(best, status=Status.CONVERGED)
             higher = self.higher(best)
+            if best.residual <= ROUNDED and (higher is None or higher.residual > 0.5 * best.residual):
+                return replace(best, status=Status.CONVERGED)
             if higher is None:
-                return replace(best, status=Status.CONVERGED if best.residual <= ROUNDED else Status.STAGNATED)
+                return replace(best, status=Status.STAGNATED)
             best = higher
         return best
 
