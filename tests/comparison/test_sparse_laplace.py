@@ -268,3 +268,11 @@ def test_bad_arguments():
     for likelihood in (likelihoods.Softmax(), likelihoods.StudentT(1.0, 4.0)):
         with pytest.raises(TypeError, match="log-concave likelihood of one value, not"):
             objective(LatentProcess(RBF(1.0), likelihood))
+
+
+def test_a_mode_that_rounding_keeps_from_the_tolerance_is_one(monkeypatch):
+    monkeypatch.setattr("kernelcg.comparison.sparse_laplace.RTOL", 0.0)
+    objective, gp, truth = cases("fitc", KERNELS["rbf"], "logit")
+    estimate, _ = objective(gp)
+    assert estimate.status is Status.CONVERGED
+    assert estimate.value == pytest.approx(truth.log_evidence(), rel=VALUE)
