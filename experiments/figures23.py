@@ -172,8 +172,9 @@ def is_finished(ledger: Ledger, job: Job) -> bool:
 
 def record(job: Job, row: Row, curve: list[Row], runs: Ledger, curves: Ledger) -> None:
     """Put the curve on disk, then the run: an interruption in between leaves it unfinished."""
-    runs.discard(**{name: str(value) for name, value in job.key.items()})
-    curves.discard(**{name: str(value) for name, value in job.key.items()})
+    key = {name: str(value) for name, value in job.key.items()}
+    runs.discard(**key)
+    curves.discard(**key)
     for point in curve:
         curves.put({**job.key, **point})
     about = {"settings": job.how().settings, "budget": f"{job.budget:g}", "points": job.points, "seed": job.seed}

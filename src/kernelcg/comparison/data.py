@@ -95,8 +95,10 @@ def _one_column(y: Any) -> NDArray[Any]:
     missing = next((i for i, one in enumerate(values) if _is_missing(one)), None)
     if missing is not None:
         raise ValueError(f"y contains NaN or nothing in row {missing} (counted from 0): leave such rows out")
+    if any(isinstance(one, str) for one in values):
+        return values.astype(str)
     try:
-        return values.astype(np.float64) if not any(isinstance(one, str) for one in values) else values.astype(str)
+        return values.astype(np.float64)
     except (TypeError, ValueError):
         return values.astype(str)
 
