@@ -120,7 +120,7 @@ def fit(job: Row) -> Row:
 def facts(model: Any) -> Row:
     from dataclasses import replace
 
-    from kernelcg.inference.laplace_posterior import condition_laplace
+    from kernelcg.inference.laplace.posterior import condition_laplace
 
     found = model.certificate_
     row: Row = {"standard error": found.standard_error, "steps": model.n_iter_, "reason": model.learning_.reason}

@@ -311,8 +311,8 @@ def evaluate(data: str, fold: int, log_parameters: dict[str, str]) -> None:
     """Report the exact log evidence of the paper's model at each of these hyperparameters."""
     import torch
 
-    from kernelcg.inference.direct import direct_estimate
-    from kernelcg.inference.model import GaussianProcess, Regression
+    from kernelcg.inference.gaussian.likelihood_by_cholesky import direct_estimate
+    from kernelcg.inference.gaussian.model import GaussianProcess, Regression
     from kernelcg.kernels import RBF
 
     split = load(data, fold)

@@ -4,7 +4,7 @@
 #include "interface.hpp"
 #include "local_factors.hpp"
 #include "product.hpp"
-#include "roof.hpp"
+#include "peak_flops.hpp"
 
 namespace kernelcg {
 namespace KERNELCG_VARIANT {

@@ -5,8 +5,8 @@ import torch
 
 from kernelcg import backends
 from kernelcg.backends import Dense, Native, Tiles
-from kernelcg.inference.direct import direct_estimate
-from kernelcg.inference.model import GaussianProcess, Regression
+from kernelcg.inference.gaussian.likelihood_by_cholesky import direct_estimate
+from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.kernels import RBF
 from kernelcg.operators import KernelPlusDiagonal
 from kernelcg.solvers import solve

@@ -12,8 +12,8 @@ from kernelcg.comparison import harness
 from kernelcg.comparison.methods import METHODS, conditioned_by, criterion_of, learned_by, unsuited
 from kernelcg.comparison.tasks import ClassificationTask, RegressionTask, first_rbf
 from kernelcg.errors import MemoryBudgetExceeded
-from kernelcg.inference.direct import direct_estimate
-from kernelcg.inference.laplace import laplace_estimate
+from kernelcg.inference.gaussian.likelihood_by_cholesky import direct_estimate
+from kernelcg.inference.laplace.evidence import laplace_estimate
 
 N, D = 120, 2
 
@@ -123,7 +123,7 @@ def test_the_warm_up_goes_the_way_of_the_run(monkeypatch):
         seen.append(method.solver)
         return learned_by(method, *given, **options)
 
-    monkeypatch.setattr("kernelcg.inference.objective.DIRECT_ROWS", 100)
+    monkeypatch.setattr("kernelcg.inference.gaussian.objective.DIRECT_ROWS", 100)
     monkeypatch.setattr(harness, "learned_by", watched)
     harness.warm_up(METHODS["kernelcg"], task)
     assert seen == ["iterative"]

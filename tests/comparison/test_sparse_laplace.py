@@ -21,9 +21,9 @@ from kernelcg.comparison import (
 from kernelcg.comparison.sparse_prior import compact_blocks
 from kernelcg.errors import SolveFailed
 from kernelcg.inference import GaussianProcess, Noise, Regression, learn
-from kernelcg.inference.laplace import laplace_estimate
-from kernelcg.inference.laplace_posterior import condition_laplace
-from kernelcg.inference.latent import LatentProcess, Observations
+from kernelcg.inference.laplace.evidence import laplace_estimate
+from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
+from kernelcg.inference.laplace.posterior import condition_laplace
 from kernelcg.kernels import RBF, Matern
 from kernelcg.randomness import seeded
 from kernelcg.solvers import Status

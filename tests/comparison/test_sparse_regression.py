@@ -13,7 +13,7 @@ from kernelcg.comparison import KINDS, SparseApproximation, SparseObjective, ind
 from kernelcg.comparison.sparse_prior import compact_blocks
 from kernelcg.errors import SolveFailed
 from kernelcg.inference import GaussianProcess, Noise, Regression, learn
-from kernelcg.inference.direct import direct_estimate
+from kernelcg.inference.gaussian.likelihood_by_cholesky import direct_estimate
 from kernelcg.kernels import RBF, Kernel, Matern
 from kernelcg.randomness import seeded
 from kernelcg.solvers import Status

@@ -8,7 +8,8 @@ import torch
 
 from kernelcg import GPRegressor, KernelRidge
 from kernelcg.errors import ConvergenceWarning
-from kernelcg.inference.model import Noise, central_spread_of, spread_of
+from kernelcg.inference.gaussian.drift import central_spread_of, spread_of
+from kernelcg.inference.gaussian.model import Noise
 from kernelcg.kernels import RBF
 
 

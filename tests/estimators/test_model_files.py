@@ -23,7 +23,7 @@ from torch import Tensor
 from kernelcg.errors import ModelFileError
 from kernelcg.estimators import model_files
 from kernelcg.estimators.model_files import describe, read, rebuild, write
-from kernelcg.inference.model import GaussianProcess, Noise
+from kernelcg.inference.gaussian.model import GaussianProcess, Noise
 from kernelcg.kernels import RBF, Constant, Kernel, Matern, Periodic, RationalQuadratic, Sum, squared_distances
 from kernelcg.parameters import Parametric
 

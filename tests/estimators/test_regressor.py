@@ -22,8 +22,8 @@ from torch import Tensor
 
 from kernelcg import GPRegressor
 from kernelcg.errors import ConvergenceWarning, MemoryBudgetExceeded
-from kernelcg.inference import objective
-from kernelcg.inference.model import Noise
+from kernelcg.inference.gaussian import objective
+from kernelcg.inference.gaussian.model import Noise
 from kernelcg.kernels import RBF, Kernel, Matern
 from kernelcg.preconditioners import recipe
 

@@ -21,7 +21,7 @@ import kernelcg
 from kernelcg import GPRegressor, KernelRidge, load
 from kernelcg.errors import ModelFileError
 from kernelcg.estimators import model_files
-from kernelcg.inference.model import Noise
+from kernelcg.inference.gaussian.model import Noise
 from kernelcg.kernels import RBF, Constant, Kernel, Linear, Matern, Periodic, Product, Sum, squared_distances
 from kernelcg.preconditioners import recipe
 

@@ -7,8 +7,8 @@ from sklearn.linear_model import LinearRegression
 from kernelcg import GPRegressor, KernelRidge
 from kernelcg.errors import ConvergenceWarning
 from kernelcg.inference import GaussianProcess
-from kernelcg.inference.conditioning import condition
-from kernelcg.inference.model import Regression
+from kernelcg.inference.gaussian.conditioning import condition
+from kernelcg.inference.gaussian.model import Regression
 from kernelcg.kernels import Linear
 from kernelcg.randomness import seeded
 from kernelcg.solvers import Stopping
@@ -42,7 +42,7 @@ def test_a_singular_matrix_beside_a_drift():
 
 
 def test_zero_weights_where_nothing_better_is_found(monkeypatch):
-    monkeypatch.setattr("kernelcg.inference.objective.DIRECT_ROWS", 10)
+    monkeypatch.setattr("kernelcg.inference.gaussian.objective.DIRECT_ROWS", 10)
     X, y = data()
     problem, gp = Regression(1e8 * X, y[:, None]), GaussianProcess(Linear(1.0), 1.0)
     found = condition(problem, gp, stopping=Stopping(rtol=1e-8), generator=seeded(0))

@@ -8,11 +8,11 @@ from inference import extended
 from inference.extended import real
 
 from kernelcg import backends
-from kernelcg.inference.bounds import certified
-from kernelcg.inference.conditioning import condition
-from kernelcg.inference.estimate import generalised_least_squares
-from kernelcg.inference.lower_bound import LowerBound
-from kernelcg.inference.model import GaussianProcess, Regression
+from kernelcg.inference.bounds.lower_bound import LowerBound
+from kernelcg.inference.bounds.rounding import certified
+from kernelcg.inference.gaussian.conditioning import condition
+from kernelcg.inference.gaussian.model import GaussianProcess, Regression
+from kernelcg.inference.learning.criterion_value import generalised_least_squares
 from kernelcg.kernels import RBF, Matern
 from kernelcg.randomness import seeded
 from kernelcg.solvers import Stopping

@@ -9,9 +9,9 @@ from reference import kernel_matrix
 
 from kernelcg import likelihoods
 from kernelcg.inference import Numerics
-from kernelcg.inference.laplace import systems_for
-from kernelcg.inference.latent import LatentProcess, Observations
-from kernelcg.inference.mode import find_mode
+from kernelcg.inference.laplace.evidence import systems_for
+from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
+from kernelcg.inference.laplace.mode import find_mode
 from kernelcg.kernels import RBF, Linear, Matern, Periodic
 from kernelcg.solvers import Stopping
 

@@ -10,10 +10,10 @@ from inference import extended
 from inference.extended import IS_EXTENDED, REAL, real
 from inference.hard_cases import CONVERGED, MOST_STEPS, POINTS, SOLUTIONS, case, solution
 
-from kernelcg.inference.bounds import UNIT_ROUNDOFF, Rounding, error_of_drift
-from kernelcg.inference.estimate import generalised_least_squares
-from kernelcg.inference.iterative import Numerics, Trail, iterative_estimate
-from kernelcg.inference.lower_bound import LowerBound
+from kernelcg.inference.bounds.lower_bound import LowerBound
+from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF, Rounding, error_of_drift
+from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics, Trail, iterative_estimate
+from kernelcg.inference.learning.criterion_value import generalised_least_squares
 from kernelcg.randomness import child, seeded
 from kernelcg.solvers import Stopping
 

@@ -21,14 +21,14 @@ from kernelcg.inference import (
     Objective,
     Regression,
     evidence,
-    iterative,
     iterative_estimate,
     log_marginal_likelihood,
-    lower_bound,
 )
-from kernelcg.inference.cross_validation import iterative_cross_validation
-from kernelcg.inference.direct import direct_estimate
-from kernelcg.inference.objective import DIRECT_ROWS, DIRECT_ROWS_ON_GPU, chosen_method
+from kernelcg.inference.bounds import lower_bound
+from kernelcg.inference.gaussian import likelihood_by_pcg as iterative
+from kernelcg.inference.gaussian.cross_validation import iterative_cross_validation
+from kernelcg.inference.gaussian.likelihood_by_cholesky import direct_estimate
+from kernelcg.inference.gaussian.objective import DIRECT_ROWS, DIRECT_ROWS_ON_GPU, chosen_method
 from kernelcg.kernels import RBF, Kernel, Matern, Periodic, RationalQuadratic
 from kernelcg.solvers import Status, Stopping
 
@@ -451,7 +451,7 @@ def test_method_is_chosen_by_rows_and_memory():
 
 def test_more_rows_are_factorised_on_a_fast_gpu(monkeypatch):
     X, more = torch.zeros(DIRECT_ROWS + 1, 1), torch.zeros(DIRECT_ROWS_ON_GPU + 1, 1)
-    monkeypatch.setattr("kernelcg.inference.objective.factorises_fast", lambda device: True)
+    monkeypatch.setattr("kernelcg.inference.gaussian.objective.factorises_fast", lambda device: True)
     assert chosen_method(Regression(X, X, backend=default(memory=2**33)))[0] == "direct"
     assert chosen_method(Regression(X, X, backend=default(memory=2**20)))[0] == "iterative"
     assert chosen_method(Regression(more, more, backend=default(memory=2**40)))[0] == "iterative"

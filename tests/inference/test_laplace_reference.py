@@ -8,9 +8,10 @@ import pytest
 import torch
 from laplace_cases import KERNELS, LIKELIHOOD, MEANS, TIGHT, case, softmax_case
 
-from kernelcg.inference import Numerics, laplace
-from kernelcg.inference.laplace import laplace_estimate
-from kernelcg.inference.laplace_posterior import STRONG_CONCAVITY, condition_laplace
+from kernelcg.inference import Numerics
+from kernelcg.inference.laplace import evidence as laplace
+from kernelcg.inference.laplace.evidence import laplace_estimate
+from kernelcg.inference.laplace.posterior import STRONG_CONCAVITY, condition_laplace
 from kernelcg.likelihoods import Likelihood, Softmax
 from kernelcg.randomness import seeded
 from kernelcg.solvers import Status, Stopping

@@ -12,14 +12,15 @@ from reference import kernel_matrix
 from scipy.optimize import minimize
 
 from kernelcg.backends import default
-from kernelcg.inference import Numerics, laplace, learn
-from kernelcg.inference.class_systems import ClassLowRank, ClassSystem
-from kernelcg.inference.laplace import laplace_estimate
-from kernelcg.inference.laplace_objective import DIRECT_VALUES, LaplaceObjective, chosen_laplace_method
-from kernelcg.inference.laplace_posterior import STRONG_CONCAVITY, condition_laplace
-from kernelcg.inference.latent import LatentProcess, Observations
-from kernelcg.inference.mode import find_mode
-from kernelcg.inference.newton_systems import IterativeSystems
+from kernelcg.inference import Numerics, learn
+from kernelcg.inference.laplace import evidence as laplace
+from kernelcg.inference.laplace.evidence import laplace_estimate
+from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
+from kernelcg.inference.laplace.mode import find_mode
+from kernelcg.inference.laplace.newton_systems import IterativeSystems
+from kernelcg.inference.laplace.objective import DIRECT_VALUES, LaplaceObjective, chosen_laplace_method
+from kernelcg.inference.laplace.posterior import STRONG_CONCAVITY, condition_laplace
+from kernelcg.inference.laplace.softmax_system import SoftmaxLowRank, SoftmaxSystem
 from kernelcg.kernels import RBF
 from kernelcg.likelihoods import BernoulliProbit, StudentT
 from kernelcg.randomness import seeded
@@ -392,7 +393,7 @@ def applied(P, size):
 @pytest.mark.parametrize("C", [2, 3, 5])
 def test_class_system(C):
     X, kernel, K, pi = class_setting(C)
-    A = ClassSystem(kernel, torch.tensor(X), torch.tensor(pi), default())
+    A = SoftmaxSystem(kernel, torch.tensor(X), torch.tensor(pi), default())
     dense, _ = dense_class_system(K, pi)
     V = np.random.default_rng(0).normal(size=(len(dense), 3))
     assert len(A) == len(dense)
@@ -408,7 +409,7 @@ def test_class_preconditioner_is_a_with_low_rank_for_k(C, rank):
     _, _, K, pi = class_setting(C)
     values, V = np.linalg.eigh(K)
     F = (V * np.sqrt(np.maximum(values, 0)))[:, -rank:]
-    P = ClassLowRank(torch.tensor(F), torch.tensor(pi))
+    P = SoftmaxLowRank(torch.tensor(F), torch.tensor(pi))
     whole, _ = dense_class_system(F @ F.T, pi)
     inverse = applied(P, pi.size)
     assert inverse == pytest.approx(np.linalg.inv(whole), abs=1e-11)
@@ -520,7 +521,7 @@ def test_method_is_chosen_by_latent_values_device_and_memory(monkeypatch):
     assert chosen_laplace_method(few)[0] == "direct"
     assert chosen_laplace_method(many)[0] == "iterative"
     assert chosen_laplace_method(many, "direct") == ("direct", "as asked")
-    monkeypatch.setattr("kernelcg.inference.laplace_objective.factorises_fast", lambda device: True)
+    monkeypatch.setattr("kernelcg.inference.laplace.objective.factorises_fast", lambda device: True)
     assert chosen_laplace_method(many)[0] == "direct"
     method, reason = chosen_laplace_method(replace(many, backend=default(memory=10**6)))
     assert method == "iterative"

@@ -10,11 +10,12 @@ import torch
 from inference.gaussian_truth import Truth, drawn, relative_error, toy
 from scipy.optimize import minimize
 
-from kernelcg.inference import GaussianProcess, Learned, Noise, Numerics, Objective, Regression, learn, objective
-from kernelcg.inference.ascent import LONGEST_STEP, Curvature, Point, ascend
-from kernelcg.inference.direct import direct_estimate
-from kernelcg.inference.estimate import Estimate
-from kernelcg.inference.learning import WIDEST
+from kernelcg.inference import GaussianProcess, Learned, Noise, Numerics, Objective, Regression, learn
+from kernelcg.inference.gaussian import objective
+from kernelcg.inference.gaussian.likelihood_by_cholesky import direct_estimate
+from kernelcg.inference.learning.criterion_value import CriterionValue
+from kernelcg.inference.learning.lbfgs import LONGEST_STEP, Curvature, Point, ascend
+from kernelcg.inference.learning.learn import WIDEST
 from kernelcg.kernels import RBF, Matern, Periodic
 from kernelcg.randomness import seeded
 from kernelcg.solvers import Status, Stopping
@@ -490,7 +491,7 @@ class TwoHills:
         height = 3 * torch.exp(-8 * x**2) + 30 * torch.exp(-8 * (x - 1) ** 2)
         (gradient,) = torch.autograd.grad(height, theta)
         known = height.item() if value or self.is_direct else math.nan
-        return Estimate(known, gradient, 0.0, 0 * gradient, known, known, Status.CONVERGED), None
+        return CriterionValue(known, gradient, 0.0, 0 * gradient, known, known, Status.CONVERGED), None
 
 
 @pytest.mark.parametrize("is_direct", [True, False])
@@ -520,7 +521,7 @@ class IrrelevantToFew(TwoHills):
         theta = gp.log_parameters().detach().requires_grad_()
         height = 30 * torch.exp(-0.5 * theta[0] ** 2) if len(self.problem) == 1000 else 20 * theta[0]
         (gradient,) = torch.autograd.grad(height, theta)
-        return Estimate(
+        return CriterionValue(
             height.item(), gradient, 0.0, 0 * gradient, height.item(), height.item(), Status.CONVERGED
         ), None
 

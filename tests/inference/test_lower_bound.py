@@ -11,8 +11,8 @@ from inference.hard_cases import case
 from reference import array, kernel_derivatives, kernel_matrix, log_parameters
 from strategies import columns, kernels, normal, points, seeds
 
-from kernelcg.inference.bounds import UNIT_ROUNDOFF
-from kernelcg.inference.lower_bound import Exact, LowerBound, rounding_slack
+from kernelcg.inference.bounds.lower_bound import Exact, LowerBound, rounding_slack
+from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF
 from kernelcg.kernels import Matern
 from kernelcg.operators import KernelPlusDiagonal
 from kernelcg.preconditioners.shapes import BlockDiagonal, Diagonal, Factored, LowRankPlus, SparseInverse

@@ -10,17 +10,10 @@ from strategies import KERNELS, kernels, points, seeds
 
 from kernelcg import backends, solvers
 from kernelcg.errors import MemoryBudgetExceeded
-from kernelcg.inference import (
-    GaussianProcess,
-    Noise,
-    Regression,
-    condition,
-    draws,
-    leave_one_out,
-    lower_bound,
-    posterior,
-)
-from kernelcg.inference.updating import updated
+from kernelcg.inference import GaussianProcess, Noise, Regression, condition, draws, leave_one_out
+from kernelcg.inference.bounds import lower_bound
+from kernelcg.inference.gaussian import posterior
+from kernelcg.inference.gaussian.add_observations import updated
 from kernelcg.kernels import RBF, Matern
 from kernelcg.randomness import seeded
 from kernelcg.solvers import CholeskyFactor, Status, Stopping

@@ -14,8 +14,8 @@ import torch
 
 from kernelcg import datasets
 from kernelcg.inference import GaussianProcess, Noise, Numerics, Regression, condition, iterative_estimate
-from kernelcg.inference.certificate import log_evidence
-from kernelcg.inference.direct import direct_estimate
+from kernelcg.inference.bounds.certificate import log_evidence
+from kernelcg.inference.gaussian.likelihood_by_cholesky import direct_estimate
 from kernelcg.kernels import RBF
 from kernelcg.randomness import seeded
 from kernelcg.solvers import Status, Stopping

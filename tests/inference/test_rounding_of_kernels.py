@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kernelcg import GPRegressor, backends
-from kernelcg.inference.bounds import ENTRY_ERROR, UNIT_ROUNDOFF, lengths_from_centre
+from kernelcg.inference.bounds.rounding import ENTRY_ERROR, UNIT_ROUNDOFF, lengths_from_centre
 from kernelcg.kernels import RBF, Constant, Kernel, Laplacian, Linear, Periodic, Polynomial, Power
 from kernelcg.operators import KernelPlusDiagonal
 

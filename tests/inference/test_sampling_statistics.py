@@ -6,20 +6,13 @@ import torch
 from inference.gaussian_truth import Truth, drawn
 from scipy.stats import chi2
 
-import kernelcg.inference.conditioning
-import kernelcg.inference.direct
-import kernelcg.inference.posterior
+import kernelcg.inference.gaussian.conditioning
+import kernelcg.inference.gaussian.likelihood_by_cholesky
+import kernelcg.inference.gaussian.posterior
 import kernelcg.solvers.direct
-from kernelcg.inference import (
-    GaussianProcess,
-    Noise,
-    Regression,
-    condition,
-    draws,
-    lower_bound,
-    pathwise,
-    sampling,
-)
+from kernelcg.inference import GaussianProcess, Noise, Regression, condition, draws, pathwise
+from kernelcg.inference.bounds import lower_bound
+from kernelcg.inference.gaussian import sampling
 from kernelcg.kernels import RBF, Matern
 from kernelcg.randomness import seeded
 
@@ -43,8 +36,8 @@ def nothing_large_is_factorised(monkeypatch):
         def __init__(self, P):
             raise AssertionError(f"a matrix of {len(P)} rows was factorised")
 
-    places = (kernelcg.solvers.direct, kernelcg.inference.conditioning)
-    for module in (*places, kernelcg.inference.posterior, kernelcg.inference.direct):
+    places = (kernelcg.solvers.direct, kernelcg.inference.gaussian.conditioning)
+    for module in (*places, kernelcg.inference.gaussian.posterior, kernelcg.inference.gaussian.likelihood_by_cholesky):
         monkeypatch.setattr(module, "CholeskyFactor", Forbidden)
     factorise = torch.linalg.cholesky_ex
 

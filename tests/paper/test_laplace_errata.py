@@ -15,11 +15,12 @@ import torch
 from scipy.special import log_ndtr, ndtr
 
 from kernelcg import datasets
-from kernelcg.inference import Numerics, laplace
-from kernelcg.inference.laplace import laplace_estimate
-from kernelcg.inference.laplace_posterior import condition_laplace
-from kernelcg.inference.latent import LatentProcess, Observations
-from kernelcg.inference.newton_systems import DirectSystems
+from kernelcg.inference import Numerics
+from kernelcg.inference.laplace import evidence as laplace
+from kernelcg.inference.laplace.evidence import laplace_estimate
+from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
+from kernelcg.inference.laplace.newton_systems import DirectSystems
+from kernelcg.inference.laplace.posterior import condition_laplace
 from kernelcg.kernels import RBF
 from kernelcg.likelihoods import BernoulliProbit
 from kernelcg.solvers import Status, Stopping

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from kernelcg.planning.costs import measured
+from kernelcg.planning.forecast import Forecast
 from kernelcg.planning.pilot import pilot
-from kernelcg.planning.rate import Forecast
 from kernelcg.randomness import seeded
 from kernelcg.solvers import Progress
 

@@ -17,7 +17,7 @@ RECIPE = '''
 from typing import ClassVar
 
 from kernelcg.preconditioners.base import Preconditioner
-from kernelcg.preconditioners.prepared import DiagonalRemainder, LowRankAndRemainder
+from kernelcg.preconditioners.low_rank_remainder import DiagonalRemainder, LowRankAndRemainder
 
 
 class MeanDiagonal(Preconditioner):
@@ -64,7 +64,7 @@ import importlib.util, json, sys
 
 folder, *tests = sys.argv[1:]
 sys.path += tests
-spec = importlib.util.find_spec("kernelcg.preconditioners")
+spec = importlib.util.find_spec("kernelcg.preconditioners.recipes")
 spec.submodule_search_locations.append(folder)  # as if the file lay in the package's own folder
 package = importlib.util.module_from_spec(spec)
 sys.modules[spec.name] = package
@@ -72,6 +72,7 @@ spec.loader.exec_module(package)
 
 from contract import check_contract, cases
 from hypothesis import given, settings
+from kernelcg.preconditioners import available, recipe
 
 def verdict(name):
     @settings(max_examples=10, database=None, derandomize=True, deadline=None)
@@ -84,14 +85,14 @@ def verdict(name):
         return "broken"
     return "kept"
 
-found = package.available()
+found = available()
 print(json.dumps({
     name: {
         "listed": list(found),
         "description": cls.description(),
         "cost": cls.COST,
         "options": cls.options(),
-        "made": repr(package.recipe(name, **cls.options())),
+        "made": repr(recipe(name, **cls.options())),
         "in paper": cls.IN_PAPER,
         "contract": verdict(name),
     }

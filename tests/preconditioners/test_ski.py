@@ -20,8 +20,9 @@ from kernelcg.backends import Tiles
 from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.kernels import RBF, Constant, Kernel, Linear, Matern, Periodic, squared_distances
 from kernelcg.operators import KernelPlusDiagonal
-from kernelcg.preconditioners import available, recipe, ski
-from kernelcg.preconditioners.ski import SKI
+from kernelcg.preconditioners import available, recipe
+from kernelcg.preconditioners.recipes import ski
+from kernelcg.preconditioners.recipes.ski import SKI
 from kernelcg.randomness import seeded
 from kernelcg.solvers import Status, Stopping, solve
 
@@ -387,7 +388,7 @@ import torch
 from kernelcg.backends import Tiles
 from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.kernels import RBF, Matern
-from kernelcg.preconditioners.ski import SKI
+from kernelcg.preconditioners.recipes.ski import SKI
 torch.set_num_threads(1)
 
 def resident_bytes(which):

@@ -1,9 +1,9 @@
 """Comparison of methods for learning and prediction, FITC, PITC and VAR among them, on the same data."""
 
+from kernelcg.comparison.compare_methods import Comparison, compare
 from kernelcg.comparison.data import table
 from kernelcg.comparison.harness import Evaluation, Run, run
 from kernelcg.comparison.methods import METHODS, Method
-from kernelcg.comparison.own_data import Comparison, compare
 from kernelcg.comparison.sparse import SparseObjective, SparsePosterior
 from kernelcg.comparison.sparse_laplace import SparseLaplaceObjective, SparseLaplacePosterior
 from kernelcg.comparison.sparse_prior import KINDS, SparseApproximation, inducing_points

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
 from sklearn.utils import check_array, check_consistent_length
 
-from kernelcg.inference.model import spread_of
+from kernelcg.inference.gaussian.drift import spread_of
 
 Floats = NDArray[np.float64]
 TASKS = ("regression", "classification")

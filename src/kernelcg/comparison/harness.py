@@ -20,7 +20,7 @@ from torch import Tensor
 from kernelcg.comparison.methods import Method, conditioned_by, learned_by, unsuited
 from kernelcg.comparison.tasks import Scores, Task
 from kernelcg.errors import MemoryBudgetExceeded, SolveFailed
-from kernelcg.inference.learning import Step
+from kernelcg.inference.learning.learn import Step
 from kernelcg.parameters import Parametric
 
 POINTS = 25

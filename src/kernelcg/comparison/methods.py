@@ -11,8 +11,8 @@ from kernelcg.backends.base import require_memory
 from kernelcg.comparison.tasks import ClassificationTask, Task
 from kernelcg.estimators.regressor import STEPS
 from kernelcg.estimators.settings import generator_from
-from kernelcg.inference.iterative import Numerics
-from kernelcg.inference.learning import Criterion, Learned, Step, learn
+from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
+from kernelcg.inference.learning.learn import Criterion, Learned, Step, learn
 from kernelcg.randomness import child
 
 ENDLESS = 10**9

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from kernelcg.comparison.sparse_prior import LatentPosterior, SparseApproximation
 from kernelcg.errors import SolveFailed
-from kernelcg.inference.estimate import Estimate, impossible
-from kernelcg.inference.iterative import Numerics
-from kernelcg.inference.model import GaussianProcess, Regression
+from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
+from kernelcg.inference.gaussian.model import GaussianProcess, Regression
+from kernelcg.inference.learning.criterion_value import CriterionValue, impossible
 from kernelcg.solvers import Status
 
 
@@ -85,7 +85,9 @@ class SparseCriterion(ABC):
         """Return itself: nothing is drawn."""
         return self
 
-    def __call__(self, gp: Any, trail: Any = None, *, value: bool = True, errors: bool = False) -> tuple[Estimate, Any]:
+    def __call__(
+        self, gp: Any, trail: Any = None, *, value: bool = True, errors: bool = False
+    ) -> tuple[CriterionValue, Any]:
         """Return the value and its gradient by reverse differentiation, and a trail that helps the next evaluation."""
         theta = gp.log_parameters().detach().requires_grad_()
         try:
@@ -98,7 +100,7 @@ class SparseCriterion(ABC):
         if not (math.isfinite(number) and bool(gradient.isfinite().all())):
             return impossible(len(theta), Status.NOT_FINITE), None
         exact = torch.zeros_like(gradient)
-        return Estimate(number, gradient, 0.0, exact, number, number, found.status), found.trail
+        return CriterionValue(number, gradient, 0.0, exact, number, number, found.status), found.trail
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,16 +15,16 @@ from kernelcg.comparison.sparse import SparseObjective, SparsePosterior
 from kernelcg.comparison.sparse_laplace import SparseLaplaceObjective, SparseLaplacePosterior
 from kernelcg.comparison.sparse_prior import SparseApproximation, inducing_points
 from kernelcg.errors import SolveFailed
-from kernelcg.estimators.latent_machine import affordable_probes
+from kernelcg.estimators.laplace_estimator import affordable_probes
 from kernelcg.inference import Noise, condition
-from kernelcg.inference.iterative import Numerics
-from kernelcg.inference.laplace_objective import FACTORS as LAPLACE_FACTORS
-from kernelcg.inference.laplace_objective import LaplaceObjective, chosen_laplace_method
-from kernelcg.inference.laplace_posterior import condition_laplace
-from kernelcg.inference.latent import LatentProcess, Observations
-from kernelcg.inference.learning import Criterion
-from kernelcg.inference.model import GaussianProcess, Regression
-from kernelcg.inference.objective import FACTORS, Objective, chosen_method
+from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
+from kernelcg.inference.gaussian.model import GaussianProcess, Regression
+from kernelcg.inference.gaussian.objective import FACTORS, Objective, chosen_method
+from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
+from kernelcg.inference.laplace.objective import FACTORS as LAPLACE_FACTORS
+from kernelcg.inference.laplace.objective import LaplaceObjective, chosen_laplace_method
+from kernelcg.inference.laplace.posterior import condition_laplace
+from kernelcg.inference.learning.learn import Criterion
 from kernelcg.kernels import RBF, Kernel
 from kernelcg.likelihoods import BernoulliProbit, Likelihood, Softmax
 from kernelcg.parameters import Parametric

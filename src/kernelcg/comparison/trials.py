@@ -9,8 +9,8 @@ from torch import Tensor
 from kernelcg import planning
 from kernelcg.backends import Counted
 from kernelcg.errors import MemoryBudgetExceeded
-from kernelcg.inference.latent import Observations
-from kernelcg.inference.model import Regression
+from kernelcg.inference.gaussian.model import Regression
+from kernelcg.inference.laplace.latent_model import Observations
 from kernelcg.operators import KernelPlusDiagonal
 from kernelcg.preconditioners import available
 from kernelcg.solvers import Status, Stopping

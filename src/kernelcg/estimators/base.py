@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kernelcg.estimators.data import as_tensor
 from kernelcg.estimators.settings import Plan
-from kernelcg.inference.learning import Learned
+from kernelcg.inference.learning.learn import Learned
 
 
 class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is untyped

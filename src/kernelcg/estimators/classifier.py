@@ -11,9 +11,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from kernelcg.estimators.latent_machine import Floats, LatentMachine
+from kernelcg.estimators.laplace_estimator import Floats, LaplaceEstimator
 from kernelcg.estimators.settings import first_kernel, narrated
-from kernelcg.inference.latent import LatentProcess
+from kernelcg.inference.laplace.latent_model import LatentProcess
 from kernelcg.kernels import Kernel
 from kernelcg.likelihoods import BernoulliLogit, BernoulliProbit, Likelihood, Softmax
 from kernelcg.randomness import child, seeded
@@ -46,7 +46,7 @@ def first_latent_kernel(X: Tensor, classes: int) -> Kernel:
     return first_kernel(X, START_VARIANCE).bounded(variance=(LEAST_VARIANCE, most))
 
 
-class GPClassifier(ClassifierMixin, LatentMachine):  # type: ignore[misc]  # sklearn is untyped
+class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # sklearn is untyped
     """Gaussian process classification that scales: Laplace's approximation by preconditioned conjugate gradients.
 
     Two classes have one latent function. More have one each, jointly through the softmax: the classes share the

@@ -11,10 +11,10 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from torch import Tensor
 
 from kernelcg.estimators.data import as_tensor
-from kernelcg.estimators.latent_machine import Floats, LatentMachine
+from kernelcg.estimators.laplace_estimator import Floats, LaplaceEstimator
 from kernelcg.estimators.settings import START_NOISE, first_kernel, narrated
-from kernelcg.inference.latent import LatentProcess
-from kernelcg.inference.model import spread_of
+from kernelcg.inference.gaussian.drift import spread_of
+from kernelcg.inference.laplace.latent_model import LatentProcess
 from kernelcg.likelihoods import Binomial, Gamma, Gaussian, Likelihood, NegativeBinomial, Poisson, StudentT
 
 DEGREES = (2.1, 1000.0)
@@ -41,7 +41,7 @@ NORMAL_MAD = 1.4826
 """Standard deviation of a Gaussian in units of its median absolute deviation."""
 
 
-class GPGeneralizedRegressor(RegressorMixin, LatentMachine):  # type: ignore[misc]  # sklearn is untyped
+class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[misc]  # sklearn is untyped
     """Gaussian process regression with a likelihood of its own: counts, proportions, positive amounts, heavy tails.
 
     The latent function is what a `GPRegressor` has; y given its value follows the likelihood, which is reached by

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from kernelcg.arguments import positive
 from kernelcg.estimators.data import as_tensor
-from kernelcg.estimators.machine import KernelMachine
-from kernelcg.estimators.search import unlearned
+from kernelcg.estimators.gaussian_estimator import GaussianEstimator
+from kernelcg.estimators.learning_warnings import unlearned
 from kernelcg.estimators.settings import (
     check_options,
     generator_from,
@@ -20,11 +20,11 @@ from kernelcg.estimators.settings import (
     require_range,
 )
 from kernelcg.estimators.sklearn_kernels import converted, sklearn_pairwise
-from kernelcg.inference.certificate import certificate
-from kernelcg.inference.iterative import Numerics
-from kernelcg.inference.learning import Learned, learn
-from kernelcg.inference.model import GaussianProcess, Noise, Regression
-from kernelcg.inference.objective import Objective
+from kernelcg.inference.bounds.certificate import certificate
+from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
+from kernelcg.inference.gaussian.model import GaussianProcess, Noise, Regression
+from kernelcg.inference.gaussian.objective import Objective
+from kernelcg.inference.learning.learn import Learned, learn
 from kernelcg.kernels import Kernel
 from kernelcg.randomness import child
 
@@ -35,7 +35,7 @@ SELECTIONS = ("loo", "gcv", "marginal_likelihood")
 STEPS = 100
 
 
-class KernelRidge(KernelMachine):
+class KernelRidge(GaussianEstimator):
     """Kernel ridge regression, (K + αI) a = y, solved to a certified residual in O(n d) memory.
 
     The common parameters and kernels of scikit-learn's KernelRidge mean the same here and give the same predictions.

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from kernelcg import kernels, likelihoods
 from kernelcg.errors import ModelFileError
-from kernelcg.inference.latent import LatentProcess
-from kernelcg.inference.model import GaussianProcess, Noise
+from kernelcg.inference.gaussian.model import GaussianProcess, Noise
+from kernelcg.inference.laplace.latent_model import LatentProcess
 from kernelcg.parameters import FREE, Parametric, Restriction
 
 FORMAT = "kernelcg"

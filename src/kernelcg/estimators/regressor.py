@@ -17,8 +17,8 @@ from kernelcg.estimators.data import (
     scaling,
     without_missing,
 )
-from kernelcg.estimators.machine import KernelMachine
-from kernelcg.estimators.search import unlearned
+from kernelcg.estimators.gaussian_estimator import GaussianEstimator
+from kernelcg.estimators.learning_warnings import unlearned
 from kernelcg.estimators.settings import (
     Plan,
     check_options,
@@ -29,17 +29,17 @@ from kernelcg.estimators.settings import (
     planned,
     require_range,
 )
-from kernelcg.inference.bounds import UNIT_ROUNDOFF
-from kernelcg.inference.certificate import certificate
-from kernelcg.inference.iterative import Numerics
-from kernelcg.inference.learning import Learned, learn
-from kernelcg.inference.leave_one_out import leave_one_out
-from kernelcg.inference.lower_bound import Exact
-from kernelcg.inference.model import GaussianProcess, Regression
-from kernelcg.inference.objective import Objective
-from kernelcg.inference.posterior import Posterior, Prediction
-from kernelcg.inference.sampling import draws
-from kernelcg.inference.updating import updated
+from kernelcg.inference.bounds.certificate import certificate
+from kernelcg.inference.bounds.lower_bound import Exact
+from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF
+from kernelcg.inference.gaussian.add_observations import updated
+from kernelcg.inference.gaussian.leave_one_out import leave_one_out
+from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
+from kernelcg.inference.gaussian.model import GaussianProcess, Regression
+from kernelcg.inference.gaussian.objective import Objective
+from kernelcg.inference.gaussian.posterior import Posterior, Prediction
+from kernelcg.inference.gaussian.sampling import draws
+from kernelcg.inference.learning.learn import Learned, learn
 from kernelcg.randomness import child
 from kernelcg.solvers import Stopping
 
@@ -74,7 +74,7 @@ class Bounds(NamedTuple):
     """A bracket of the exact standard deviation, if that was asked for."""
 
 
-class GPRegressor(KernelMachine):
+class GPRegressor(GaussianEstimator):
     """Exact Gaussian process regression that scales: preconditioned conjugate gradients instead of a Cholesky factor.
 
     Parameters

@@ -12,20 +12,21 @@ from torch import Tensor
 from kernelcg.errors import ModelFileError
 from kernelcg.estimators.base import ProcessEstimator
 from kernelcg.estimators.classifier import GPClassifier
+from kernelcg.estimators.gaussian_estimator import GaussianEstimator
 from kernelcg.estimators.generalized import GPGeneralizedRegressor
 from kernelcg.estimators.kernel_ridge import KernelRidge
-from kernelcg.estimators.latent_machine import LatentMachine
-from kernelcg.estimators.latent_saving import latent_contents, latent_restored
-from kernelcg.estimators.machine import KernelMachine
-from kernelcg.estimators.packing import packed, parameters, unpacked, usable_device
+from kernelcg.estimators.laplace_estimator import LaplaceEstimator
+from kernelcg.estimators.laplace_saving import latent_contents, latent_restored
+from kernelcg.estimators.record_json import packed, parameters, unpacked, usable_device
 from kernelcg.estimators.regressor import GPRegressor
 from kernelcg.estimators.settings import Plan, chosen_backend, chosen_precision
 from kernelcg.estimators.sklearn_kernels import OneFeature
-from kernelcg.inference.bounds import Certified, Rounding
-from kernelcg.inference.certificate import Certificate
-from kernelcg.inference.learning import Learned
-from kernelcg.inference.model import Drift, GaussianProcess, Regression
-from kernelcg.inference.posterior import Posterior
+from kernelcg.inference.bounds.certificate import Certificate
+from kernelcg.inference.bounds.rounding import Certified, Rounding
+from kernelcg.inference.gaussian.drift import Drift
+from kernelcg.inference.gaussian.model import GaussianProcess, Regression
+from kernelcg.inference.gaussian.posterior import Posterior
+from kernelcg.inference.learning.learn import Learned
 from kernelcg.parameters import Parametric
 from kernelcg.solvers import SolveReport, Stopping
 
@@ -56,9 +57,9 @@ def save(estimator: ProcessEstimator, path: str | os.PathLike[str]) -> None:
     if ESTIMATORS.get(kind) is not type(estimator):
         raise TypeError(f"only {', '.join(ESTIMATORS)} can be saved, not {kind}; pickle it instead")
     check_is_fitted(estimator)
-    if isinstance(estimator, LatentMachine):
+    if isinstance(estimator, LaplaceEstimator):
         header, tensors = latent_contents(estimator, model_files.describe)
-    elif isinstance(estimator, KernelMachine):
+    elif isinstance(estimator, GaussianEstimator):
         header, tensors = _contents(estimator, model_files.describe)
     model_files.write(path, kind, header, tensors)
 
@@ -99,7 +100,7 @@ def load(path: str | os.PathLike[str], kernels: type[Parametric] | Iterable[type
             for name, value in model.header["parameters"].items()
         }
         estimator = ESTIMATORS[model.kind](**values)
-        if isinstance(estimator, LatentMachine):
+        if isinstance(estimator, LaplaceEstimator):
             return latent_restored(estimator, model.header, model.tensors, rebuild)
         return _restored(estimator, rebuild(model.header.get("gp")), model.header, model.tensors)
     except (ModelFileError, torch.cuda.OutOfMemoryError):
@@ -111,7 +112,7 @@ def load(path: str | os.PathLike[str], kernels: type[Parametric] | Iterable[type
 
 
 def _contents(
-    estimator: KernelMachine, describe: Callable[[Parametric], dict[str, Any]]
+    estimator: GaussianEstimator, describe: Callable[[Parametric], dict[str, Any]]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     posterior, tensors = estimator.posterior_, dict[str, Tensor]()
     problem = posterior.problem
@@ -139,8 +140,8 @@ def _contents(
 
 
 def _restored(
-    estimator: KernelMachine, gp: Any, header: Mapping[str, Any], tensors: Mapping[str, Tensor]
-) -> KernelMachine:
+    estimator: GaussianEstimator, gp: Any, header: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> GaussianEstimator:
     own = OWN[type(estimator).__name__]
     device = usable_device(estimator)
     here = {name: value if name in own else value.to(device) for name, value in tensors.items()}

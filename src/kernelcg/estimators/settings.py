@@ -19,10 +19,11 @@ from kernelcg.backends import Backend
 from kernelcg.backends.base import require_memory, room
 from kernelcg.estimators.data import require_magnitude
 from kernelcg.estimators.sklearn_kernels import converted
-from kernelcg.inference.learning import OPTIMIZERS
-from kernelcg.inference.lower_bound import affordable_rank
-from kernelcg.inference.model import DRIFTS, GaussianProcess, Noise, Regression, central_spread_of, spread_of
-from kernelcg.inference.objective import FACTORS, METHODS, chosen_method
+from kernelcg.inference.bounds.lower_bound import affordable_rank
+from kernelcg.inference.gaussian.drift import DRIFTS, central_spread_of, spread_of
+from kernelcg.inference.gaussian.model import GaussianProcess, Noise, Regression
+from kernelcg.inference.gaussian.objective import FACTORS, METHODS, chosen_method
+from kernelcg.inference.learning.learn import OPTIMIZERS
 from kernelcg.kernels import Kernel, Matern
 from kernelcg.preconditioners import Preconditioner, available
 from kernelcg.preconditioners.base import FACTORS_AT_ONCE

@@ -14,7 +14,7 @@ from sklearn.gaussian_process import kernels as sk
 from torch import Generator, Tensor
 
 from kernelcg.arguments import positive
-from kernelcg.inference.model import Noise
+from kernelcg.inference.gaussian.model import Noise
 from kernelcg.kernels import (
     RBF,
     Constant,

@@ -1,18 +1,18 @@
 """Inference: the model, its evidence, learning, prediction, certificates."""
 
-from kernelcg.inference.conditioning import condition
-from kernelcg.inference.estimate import Estimate
-from kernelcg.inference.evidence import evidence, log_marginal_likelihood
-from kernelcg.inference.iterative import Numerics, iterative_estimate
-from kernelcg.inference.learning import Learned, Step, learn
-from kernelcg.inference.leave_one_out import LeaveOneOut, leave_one_out
-from kernelcg.inference.model import GaussianProcess, Noise, Regression
-from kernelcg.inference.objective import Objective
-from kernelcg.inference.posterior import Posterior, Prediction
-from kernelcg.inference.sampling import draws, pathwise
+from kernelcg.inference.gaussian.conditioning import condition
+from kernelcg.inference.gaussian.evidence import evidence, log_marginal_likelihood
+from kernelcg.inference.gaussian.leave_one_out import LeaveOneOut, leave_one_out
+from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics, iterative_estimate
+from kernelcg.inference.gaussian.model import GaussianProcess, Noise, Regression
+from kernelcg.inference.gaussian.objective import Objective
+from kernelcg.inference.gaussian.posterior import Posterior, Prediction
+from kernelcg.inference.gaussian.sampling import draws, pathwise
+from kernelcg.inference.learning.criterion_value import CriterionValue
+from kernelcg.inference.learning.learn import Learned, Step, learn
 
 __all__ = [
-    "Estimate",
+    "CriterionValue",
     "GaussianProcess",
     "Learned",
     "LeaveOneOut",

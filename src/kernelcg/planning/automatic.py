@@ -12,13 +12,17 @@ from kernelcg.backends import Dense
 from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.operators import ConstantInvertible, KernelPlusDiagonal
 from kernelcg.planning.costs import Costs, best_of, measured
+from kernelcg.planning.forecast import Forecast
 from kernelcg.planning.growing_factor import GrowingFactor
 from kernelcg.planning.options import Automatic, Option, named
 from kernelcg.planning.pilot import Pilot, Trial, pilot
-from kernelcg.planning.rate import Forecast
 from kernelcg.preconditioners.base import FACTORS_AT_ONCE
-from kernelcg.preconditioners.prepared import DiagonalRemainder, LowRankAndRemainder
-from kernelcg.preconditioners.vecchia import NUMBERS_PER_NEIGHBOUR, sparse_remainder
+from kernelcg.preconditioners.low_rank_remainder import (
+    NUMBERS_PER_NEIGHBOUR,
+    DiagonalRemainder,
+    LowRankAndRemainder,
+    sparse_remainder,
+)
 from kernelcg.randomness import child
 from kernelcg.solvers import Attempt, Progress, SolveReport, Status, Stopping, solve
 

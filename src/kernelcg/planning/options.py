@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from kernelcg.operators import ConstantInvertible
-from kernelcg.preconditioners.prepared import LowRankAndRemainder
+from kernelcg.preconditioners.low_rank_remainder import LowRankAndRemainder
 from kernelcg.solvers import SolveReport
 
 

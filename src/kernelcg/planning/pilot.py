@@ -8,8 +8,8 @@ import torch
 from torch import Generator, Tensor
 
 from kernelcg.operators import DenseMatrix, Identity, Invertible, KernelPlusDiagonal
+from kernelcg.preconditioners.low_rank_remainder import SparseRemainder
 from kernelcg.preconditioners.neighbours import earlier_neighbours
-from kernelcg.preconditioners.prepared import SparseRemainder
 from kernelcg.preconditioners.shapes import Diagonal
 from kernelcg.randomness import normal
 from kernelcg.solvers import Stopping, solve

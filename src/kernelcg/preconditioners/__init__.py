@@ -1,9 +1,19 @@
-"""Preconditioners. A module dropped into this folder is found without being listed."""
-
-from importlib import import_module
-from pkgutil import iter_modules
+"""Preconditioners: the recipes, in a folder of their own, and the shapes and factors that they share."""
 
 from kernelcg.preconditioners.base import Preconditioner, Prepared, available, catalogue, recipe
+from kernelcg.preconditioners.recipes.block_jacobi import BlockJacobi
+from kernelcg.preconditioners.recipes.fitc import FITC
+from kernelcg.preconditioners.recipes.jacobi import Jacobi
+from kernelcg.preconditioners.recipes.low_rank_vecchia import LowRankVecchia
+from kernelcg.preconditioners.recipes.nystrom import Nystrom
+from kernelcg.preconditioners.recipes.pitc import PITC
+from kernelcg.preconditioners.recipes.pivoted_cholesky import PivotedCholesky
+from kernelcg.preconditioners.recipes.randomized_svd import RandomizedSVD
+from kernelcg.preconditioners.recipes.regularized import Regularized
+from kernelcg.preconditioners.recipes.rp_cholesky import RPCholesky
+from kernelcg.preconditioners.recipes.ski import SKI
+from kernelcg.preconditioners.recipes.spectral import Spectral
+from kernelcg.preconditioners.recipes.vecchia import Vecchia
 from kernelcg.preconditioners.shapes import (
     BlockDiagonal,
     Diagonal,
@@ -12,17 +22,27 @@ from kernelcg.preconditioners.shapes import (
     SparseInverse,
 )
 
-for _module in iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")
-
 __all__ = [
+    "FITC",
+    "PITC",
+    "SKI",
     "BlockDiagonal",
+    "BlockJacobi",
     "Diagonal",
     "InnerSolve",
+    "Jacobi",
     "LowRankPlus",
+    "LowRankVecchia",
+    "Nystrom",
+    "PivotedCholesky",
     "Preconditioner",
     "Prepared",
+    "RPCholesky",
+    "RandomizedSVD",
+    "Regularized",
     "SparseInverse",
+    "Spectral",
+    "Vecchia",
     "available",
     "catalogue",
     "recipe",

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from kernelcg.backends import Backend
 from kernelcg.kernels import Kernel
 from kernelcg.preconditioners.base import checked_count, require_rank_memory
-from kernelcg.preconditioners.prepared import cholesky_with_jitter
+from kernelcg.preconditioners.low_rank_remainder import cholesky_with_jitter
 from kernelcg.randomness import choose
 
 

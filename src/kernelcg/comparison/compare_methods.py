@@ -1,0 +1,254 @@
+"""The comparison on data of one's own: which method and which preconditioner are best for them."""
+
+import csv
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from kernelcg import backends
+from kernelcg.comparison import plotting
+from kernelcg.comparison.data import Split, Table, table
+from kernelcg.comparison.harness import NO_ROOM, Run, run
+from kernelcg.comparison.methods import METHODS, Method, conditioned_by, unsuited
+from kernelcg.comparison.tasks import ClassificationTask, RegressionTask, Task
+from kernelcg.comparison.trials import Trial, system_of, trials
+from kernelcg.errors import SolveFailed
+from kernelcg.estimators.classifier import first_latent_kernel
+from kernelcg.estimators.settings import chosen_device, first_process
+from kernelcg.estimators.sklearn_kernels import converted
+from kernelcg.inference.gaussian.model import Regression
+
+DEFAULT = ("kernelcg", "CHOL", "PCG", "CG", "FITC", "PITC", "VAR")
+
+CLOSE = 0.01
+"""Nats a test row within which methods are equally good."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """What every method came to on the same splits, and every preconditioner on one system; print it.
+
+    Attributes
+    ----------
+    task : "regression" (error is the RMSE in units of the training sd of y) or "classification" (share of wrong labels)
+    runs : by method, one for each split
+    preconditioners : solves of the system that the best exact method ends with, the quickest first
+    """
+
+    task: str
+    rows: int
+    features: int
+    budget: float
+    runs: dict[str, tuple[Run, ...]]
+    preconditioners: tuple[Trial, ...] = ()
+
+    def table(self) -> list[Row]:
+        """Return a row for each method, means over the splits, the best first."""
+        rows = [self._row(name) for name in self.runs]
+        return sorted(rows, key=lambda row: (row["method"] != self.best, _last_if_nan(row["nll"])))
+
+    @property
+    def best(self) -> str | None:
+        """Return the method of the lowest NLL; of those within 0.01 nats of it, the one that got so far first.
+
+        None if no method came to a result; the statuses in the table say why.
+        """
+        times = {name: self._seconds_to_best(name) for name in self.runs}
+        known = {name: seconds for name, seconds in times.items() if math.isfinite(seconds)}
+        return min(known, key=lambda name: known[name]) if known else None
+
+    @property
+    def best_preconditioner(self) -> str | None:
+        """Return the one that solved the system in the least time, if any was tried and did."""
+        return next((trial.preconditioner for trial in self.preconditioners if trial.converged), None)
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """Return a matplotlib figure of error and NLL against seconds and products; write it to ``path`` if given."""
+        plt = plotting.pyplot()
+        figure, panels = plt.subplots(2, 2, figsize=(10, 6.5), layout="constrained", sharey="row")
+        words = {"error": "RMSE (sd of y)" if self.task == "regression" else "error rate", "nll": "NLL (nats a row)"}
+        for row, value in zip(panels, words, strict=True):
+            for axes, where in zip(row, ("seconds", "products"), strict=True):
+                curves = {name: self._curves(name, where, value) for name in self.runs}
+                shown = {name: found for name, found in curves.items() if found}
+                plotting.draw_curves(axes, shown, until=self.budget if where == "seconds" else None)
+                axes.set_xlabel("seconds: training + conditioning" if where == "seconds" else "products with K")
+            row[0].set_ylabel(words[value])
+        if panels[0, 0].get_legend_handles_labels()[0]:
+            panels[0, 0].legend(frameon=False, fontsize=9)
+        figure.suptitle(f"{self.task}, {self.rows} rows, {self.features} features; mean of {self._splits} split(s)")
+        if path is not None:
+            figure.savefig(path, dpi=150)
+        return figure
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the curves: one line for each method, split and evaluation."""
+        names = ("step", "training_seconds", "seconds", "products", "error", "nll")
+        with Path(path).open("w", newline="", encoding="utf-8") as stream:
+            writer = csv.writer(stream, lineterminator="\n")
+            writer.writerow(("method", "split", *names))
+            for name, runs in self.runs.items():
+                for split, one in enumerate(runs):
+                    writer.writerows((name, split, *(getattr(point, part) for part in names)) for point in one.curve)
+
+    def __str__(self) -> str:
+        error = "RMSE" if self.task == "regression" else "error"
+        lines = [
+            f"{self.task}: {self.rows} training rows, {self.features} features, {self._splits} split(s), "
+            f"at most {self.budget:g} s of training a method",
+            f"{'method':<16}{error:>9}{'NLL':>9}{'seconds':>10}{'to best':>10}{'products':>11}  status",
+        ]
+        for row in self.table():
+            numbers = f"{row['error']:>9.4g}{row['nll']:>9.4g}{row['seconds']:>10.3g}{row['to_best']:>10.3g}"
+            lines.append(f"{row['method']:<16}{numbers}{row['products']:>11.4g}  {row['status']}".replace("nan", "  –"))
+        if self.preconditioners:
+            lines += ["", f"{'preconditioner':<18}{'iterations':>11}{'products':>11}{'seconds':>10}  status"]
+        for one in self.preconditioners:
+            numbers = f"{one.iterations:>11}{one.products:>11.4g}{one.seconds:>10.3g}".replace("nan", "  –")
+            lines.append(f"{one.preconditioner:<18}{numbers}  {one.status[:60]}")
+        return "\n".join(lines)
+
+    @property
+    def _splits(self) -> int:
+        return max(len(runs) for runs in self.runs.values())
+
+    def _row(self, name: str) -> Row:
+        runs = self.runs[name]
+        last = [one.last for one in runs if one.last]
+        mean = {part: _mean([getattr(one, part) for one in last]) for part in ("error", "nll", "seconds", "products")}
+        statuses = ", ".join(sorted({one.status for one in runs}))
+        steps = _mean([len(one.path) - 1 for one in runs if one.path])
+        return {"method": name, **mean, "to_best": self._seconds_to_best(name), "steps": steps, "status": statuses}
+
+    def _seconds_to_best(self, name: str) -> float:
+        """Return the mean time at which a method first came within 0.01 nats of the lowest NLL; NaN if it did not."""
+        ends = {other: _mean([one.last.nll for one in runs if one.last]) for other, runs in self.runs.items()}
+        lowest = min(ends.values(), key=_last_if_nan)
+        if not ends[name] <= lowest + CLOSE:
+            return math.nan
+        where, value = plotting.averaged(self._curves(name, "seconds", "nll"))
+        return float(where[np.flatnonzero(value <= lowest + CLOSE)[0]])
+
+    def _curves(self, name: str, where: str, value: str) -> list[plotting.Curve]:
+        found: list[plotting.Curve] = []
+        for one in self.runs[name]:
+            curve = plotting.curve_of((getattr(point, where), getattr(point, value)) for point in one.curve)
+            found += [] if curve is None else [curve]
+        return found
+
+
+def compare(
+    X: Any,
+    y: Any = None,
+    *,
+    target: str | None = None,
+    task: str | None = None,
+    kernel: Any = None,
+    methods: Sequence[str] = DEFAULT,
+    budget: float = 60.0,
+    folds: int = 1,
+    test: float = 0.2,
+    points: int = 15,
+    seed: int = 0,
+    device: str = "cpu",
+    preconditioners: bool = True,
+    progress: Callable[[str], None] | None = None,
+) -> Comparison:
+    """Compare methods for learning a Gaussian process on your data, and preconditioners on the system they end with.
+
+    Parameters
+    ----------
+    X, y, target, task : arrays, a data frame, or with ``target`` a CSV file; as in `kernelcg.comparison.table`
+    kernel : kernelcg or scikit-learn kernel on standardised inputs; None means that of the estimators
+    methods : names from `kernelcg.comparison.METHODS`
+    budget : seconds of training for each method and split; evaluation comes on top
+    folds, test, seed : random splits, the share of rows held out in each, and their seed
+    points : places of each path at which predictions are judged
+    preconditioners : whether to solve one system with every preconditioner
+    progress : called with a line after every run, for example ``print``
+    """
+    methods = [methods] if isinstance(methods, str) else list(methods)
+    unknown = [name for name in methods if name not in METHODS]
+    if unknown or not methods:
+        raise ValueError(f"methods must be some of {', '.join(METHODS)}, not {', '.join(unknown) or 'none'}")
+    _check_numbers(budget, folds, test, points)
+    data = table(X, y, target=target, task=task)
+    where = chosen_device(device)
+    runs: dict[str, list[Run]] = {}
+    divided = list(data.splits(folds, test, seed))
+    first = task_on(data, divided[0], kernel, where)
+    if all(unsuited(METHODS[name], first) for name in methods):
+        raise ValueError(f"{', '.join(methods)}: {unsuited(METHODS[methods[0]], first)}")
+    for number, split in enumerate(divided):
+        for name in methods:
+            job = task_on(data, split, kernel, where)
+            X_test, y_test = (torch.from_numpy(part).to(where) for part in (split.X_test, split.y_test))
+            one = run(METHODS[name], job, X_test, y_test, budget=budget, seed=seed, points=points)
+            runs.setdefault(name, []).append(one)
+            if progress:
+                steps = f", {len(one.path) - 1} steps" if one.path else ""
+                progress(f"{name}, split {number + 1} of {folds}: {one.status}{steps}")
+    kept = {name: tuple(found) for name, found in runs.items()}
+    found = Comparison(data.task, len(divided[0].X), data.X.shape[1], budget, kept)
+    if not preconditioners:
+        return found
+    tried = _trials(found, first, seed)
+    return Comparison(found.task, found.rows, found.features, budget, kept, tried)
+
+
+def task_on(data: Table, split: Split, kernel: Any, device: torch.device) -> Task:
+    """Return the training rows of a split as a task, from the start that the estimators have."""
+    X, y = (torch.from_numpy(part).to(device) for part in (split.X, split.y))
+    if data.task == "regression":
+        problem = Regression(X, y[:, None], backend=backends.counted(backends.default(), len(X)))
+        return RegressionTask(problem, first_process(kernel, None, problem.X, problem.Y))
+    own, white = converted(first_latent_kernel(X, len(data.classes)) if kernel is None else kernel)
+    if white is not None:
+        raise ValueError("the kernel has a WhiteKernel, but labels have no Gaussian noise; leave it out")
+    return ClassificationTask.of(X, y, own, len(data.classes))
+
+
+def _trials(found: Comparison, task: Task, seed: int) -> tuple[Trial, ...]:
+    """Return every preconditioner on the system at the hyperparameters of the exact method that did best."""
+    exact = [row["method"] for row in found.table() if found.runs[row["method"]][0].path and is_exact(row["method"])]
+    if not exact:
+        return ()
+    try:
+        system = system_of(conditioned_by(METHODS["kernelcg"], task, found.runs[exact[0]][0].gp, seed=seed))
+        return () if system is None else trials(*system, seconds=min(found.budget, 30.0))
+    except (SolveFailed, *NO_ROOM):
+        return ()
+
+
+def is_exact(name: str) -> bool:
+    """Say whether a method learns and predicts with the exact process."""
+    method: Method = METHODS[name]
+    return method.sparse is None
+
+
+def _check_numbers(budget: float, folds: int, test: float, points: int) -> None:
+    if not (isinstance(budget, Real) and budget > 0):
+        raise ValueError(f"budget must be a positive number of seconds, not {budget!r}")
+    if not (isinstance(folds, Integral) and folds >= 1):
+        raise ValueError(f"folds must be a whole number, at least 1, not {folds!r}")
+    if not (isinstance(test, Real) and 0 < test < 1):
+        raise ValueError(f"test must be the share of rows held out, between 0 and 1, not {test!r}")
+    if not (isinstance(points, Integral) and points >= 2):
+        raise ValueError(f"points must be a whole number, at least 2, not {points!r}")
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if len(values) else math.nan
+
+
+def _last_if_nan(value: float) -> float:
+    return math.inf if math.isnan(value) else value

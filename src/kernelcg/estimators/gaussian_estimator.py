@@ -1,0 +1,98 @@
+"""What the estimators of real numbers with Gaussian noise share: how they are conditioned and what they warn of."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import MultiOutputMixin, RegressorMixin
+from torch import Generator
+
+from kernelcg.errors import ConvergenceWarning
+from kernelcg.estimators.base import ProcessEstimator
+from kernelcg.estimators.data import as_tensor, require_magnitude
+from kernelcg.estimators.learning_warnings import runaways
+from kernelcg.estimators.settings import chosen_backend, chosen_device, chosen_precision, generator_from
+from kernelcg.inference.bounds.certificate import Certificate
+from kernelcg.inference.gaussian.conditioning import condition
+from kernelcg.inference.gaussian.model import GaussianProcess, Regression
+from kernelcg.inference.gaussian.posterior import Posterior
+from kernelcg.randomness import child
+from kernelcg.solvers import Status, Stopping
+
+Floats = NDArray[np.float64]
+
+
+class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # type: ignore[misc]  # sklearn is untyped
+    """An estimator built on a `Posterior`."""
+
+    posterior_: Posterior
+    certificate_: Certificate
+    _y_shape: tuple[int, ...]
+
+    def _regression(self, X: Any, Y: Any, known: Any, mean: str) -> Regression:
+        """Return the problem on the device, with the backend and the precision that were asked for."""
+        remedy = "scale the features, for example by sklearn.preprocessing.StandardScaler"
+        require_magnitude(X, "X", remedy)
+        device = chosen_device(self.device)
+        X, Y, known = (None if value is None else as_tensor(value).to(device) for value in (X, Y, known))
+        return Regression(X, Y, known, mean, chosen_backend(self.memory, self.n_jobs), chosen_precision(self.dtype))
+
+    def _conditioned(self, problem: Regression, gp: GaussianProcess, generator: Generator) -> Posterior:
+        """Return the process conditioned on the data by the method that was planned."""
+        return condition(
+            problem,
+            gp,
+            method=self.plan_.method,
+            stopping=Stopping(rtol=self.rtol),
+            preconditioner=self.preconditioner,
+            generator=child(generator, "posterior"),
+        )
+
+    def _posterior(self) -> Posterior:
+        """Return the conditioned process with its factors, made again after unpickling or loading."""
+        if self.posterior_.is_lean:
+            self.posterior_ = self.posterior_.restored(self.plan_.method, generator_from(self.random_state))
+        return self.posterior_
+
+    def _shaped(self, values: Floats) -> Floats:
+        return values if self._y_shape else values[:, 0]
+
+    def _warn_of_fit(self, start: GaussianProcess | None, *, stacklevel: int) -> None:
+        """Say in one warning what went wrong and what to do, if anything; nothing was learned without a ``start``."""
+        learning, problems = self.learning_, []
+        if start is not None and learning.failures:
+            problems.append(
+                f"{learning.failures} of {learning.evaluations} evaluations while learning did not converge (see "
+                f"learning_; bound the noise from below{self._or_directly()})"
+            )
+        if start is not None and not learning.converged:
+            problems.append(
+                f"learning ended early: {learning.reason} (see learning_; raise max_iter, or start elsewhere)"
+                if learning.evaluations
+                else learning.reason
+            )
+        if start is not None:
+            problems += runaways(start, learning.gp)
+        if not self.certificate_.met:
+            problems.append(
+                f"the fit is NOT exact: {_event(self.certificate_.status)} (see certificate_ and report_; raise the "
+                f"noise, scale the data{self._or_directly()})"
+            )
+        if problems:
+            warnings.warn("; ".join(problems), ConvergenceWarning, stacklevel=stacklevel)
+
+    def _or_directly(self) -> str:
+        """Return the advice to factorise, unless that was done."""
+        done = self.plan_.method == "direct" or any(one.what == "direct" for one in self.posterior_.report.attempts)
+        return "" if done else ", or try method='direct'"
+
+    def _warn_of(self, status: Status, what: str, advice: str = "raise the noise or rtol") -> None:
+        if status is not Status.CONVERGED:
+            message = f"{what} did not reach its tolerance: {_event(status)}; {advice}"
+            warnings.warn(message, ConvergenceWarning, stacklevel=3)
+
+
+def _event(status: Status) -> str:
+    """Return what happened, without the advice for those who call a solver themselves."""
+    return status.value.partition(";")[0]

@@ -1,0 +1,245 @@
+"""What the estimators with other likelihoods than Gaussian noise share: plan, learning, conditioning, warnings."""
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from kernelcg.backends.base import require_memory, room
+from kernelcg.errors import ConvergenceWarning
+from kernelcg.estimators.base import ProcessEstimator
+from kernelcg.estimators.data import as_tensor, require_magnitude
+from kernelcg.estimators.learning_warnings import runaways
+from kernelcg.estimators.regressor import STEPS
+from kernelcg.estimators.settings import (
+    BLOCKS,
+    Plan,
+    check_options,
+    chosen_backend,
+    chosen_device,
+    chosen_precision,
+    generator_from,
+    logger,
+)
+from kernelcg.estimators.sklearn_kernels import converted
+from kernelcg.inference.bounds.laplace_certificate import LaplaceCertificate, laplace_certificate, words
+from kernelcg.inference.bounds.lower_bound import affordable_rank
+from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
+from kernelcg.inference.laplace.evidence import laplace_estimate
+from kernelcg.inference.laplace.latent_model import STORED_SHARE, LatentProcess, Observations
+from kernelcg.inference.laplace.newton_systems import IterativeSystems
+from kernelcg.inference.laplace.objective import FACTORS, LaplaceObjective, chosen_laplace_method
+from kernelcg.inference.laplace.posterior import LaplacePosterior, LatentPrediction, condition_laplace
+from kernelcg.inference.learning.learn import learn
+from kernelcg.kernels import Kernel
+from kernelcg.preconditioners.base import FACTORS_AT_ONCE
+from kernelcg.randomness import child
+from kernelcg.solvers import SolveReport, Status, Stopping
+
+Floats = NDArray[np.float64]
+
+PROBES, FEW_PROBES = 64, 8
+"""Random columns where nothing else is asked for: of one latent function; of several, or with fresh ones every step.
+
+The search for a mode takes hundreds of products with one column, so that probes in a block cost little beside it. With
+eight the noise of the gradient ends learning 200 nats too early on EEG.
+"""
+
+VARIANCE_TOLERANCE, CLASS_VARIANCE_TOLERANCE = 1e-3, 1e-2
+"""Certified relative errors of latent variances. Those of classes cost C solves a point."""
+
+OTHER_WAYS = ", or try another preconditioner or method='direct'"
+
+PROBE_SHARE = 0.25
+"""Of the memory, for them."""
+
+
+class LaplaceEstimator(ProcessEstimator):
+    """An estimator built on a `LaplacePosterior`."""
+
+    kernel: Any
+    optimizer: str | None
+    max_iter: int | None
+    step_size: float | None
+    probes: int | None
+    n_restarts: int
+    posterior_: LaplacePosterior
+    certificate_: LaplaceCertificate
+    report_: SolveReport | None
+    kernel_: Any
+    likelihood_: Any
+    n_iter_: int
+
+    def log_marginal_likelihood(self, theta: Any = None, eval_gradient: bool = False) -> Any:
+        """Return Laplace's log marginal likelihood of the training data, and if asked for its gradient.
+
+        Exact in the direct method; else an estimate, with about the standard error in ``certificate_``.
+
+        Parameters
+        ----------
+        theta : logarithms in the order of ``posterior_.gp.parameter_names()``: those of the kernel, then those of the
+            likelihood; None means the fitted ones
+        """
+        check_is_fitted(self)
+        posterior = self.posterior_
+        fitted = posterior.gp.log_parameters()
+        given = fitted if theta is None else as_tensor(theta)
+        if given.shape != fitted.shape:
+            names = ", ".join(posterior.gp.parameter_names())
+            raise ValueError(f"theta must hold the logarithms of {names}, not shape {tuple(given.shape)}")
+        here = torch.equal(given, fitted)
+        if here and not eval_gradient:
+            return self.log_marginal_likelihood_value_
+        numerics = replace(posterior.numerics, stopping=Stopping(rtol=self.rtol))
+        gp = posterior.gp.with_log_parameters(given)
+        estimate, _ = laplace_estimate(
+            posterior.problem, gp, posterior.method, numerics, value=not here, mode_rtol=self.rtol
+        )
+        self._warn_of(estimate.status, "the log marginal likelihood")
+        value = self.log_marginal_likelihood_value_ if here else estimate.value
+        return (value, estimate.gradient.numpy()) if eval_gradient else value
+
+    # steps of a fit
+
+    def _observations(
+        self, X: Any, y: Any, exposure: Any = 1.0, *, mean: str = "zero", classes: int = 1
+    ) -> Observations:
+        """Return the problem on the device, with the backend and the precision that were asked for."""
+        require_magnitude(X, "X", "scale the features, for example by sklearn.preprocessing.StandardScaler")
+        device = chosen_device(self.device)
+        X, y, exposure = (as_tensor(value).to(device) for value in (X, y, exposure))
+        backend, precision = chosen_backend(self.memory, self.n_jobs), chosen_precision(self.dtype)
+        return Observations(X, y, exposure, mean, classes, backend, precision)
+
+    def _first_kernel(self, default: Kernel) -> Kernel:
+        """Return the kernel from which learning starts."""
+        own, white = converted(default if self.kernel is None else self.kernel)
+        if white is not None:
+            raise ValueError("the kernel has a WhiteKernel, but this likelihood has no Gaussian noise; leave it out")
+        return own
+
+    def _check_options(self) -> None:
+        options = self.get_params(deep=False)
+        check_options({name: value for name, value in options.items() if (name, value) != ("probes", None)})
+
+    def _numerics(self, problem: Observations) -> Numerics:
+        seed = generator_from(self.random_state).initial_seed()
+        stochastic, probes = self.optimizer in ("adagrad", "adam"), self.probes
+        if probes is None:
+            probes = FEW_PROBES if stochastic else affordable_probes(problem)
+        return Numerics(probes, preconditioner=self.preconditioner, seed=seed, rademacher=stochastic)
+
+    def _learn_and_condition(self, problem: Observations, gp: LatentProcess, unlearnable: str = "") -> list[str]:
+        """Do what a fit does; return what went wrong. Nothing is learned if a reason against it is given."""
+        numerics = self._numerics(problem)
+        self.plan_ = planned(problem, self.method, numerics.probes + problem.H.shape[1])
+        logger.info("plan: %s", self.plan_)
+        self.learning_ = learn(
+            LaplaceObjective(problem, self.method, numerics),
+            gp,
+            optimizer=None if unlearnable else self.optimizer,
+            max_steps=self.max_iter if self.max_iter is not None else STEPS.get(self.optimizer or "", 0),
+            step_size=self.step_size,
+            restarts=self.n_restarts,
+            generator=child(generator_from(self.random_state), "learning"),
+        )
+        if unlearnable and self.optimizer is not None:
+            self.learning_ = replace(self.learning_, converged=False, reason=unlearnable)
+        logger.info("learned in %.1f s: %s", self.learning_.seconds, self.learning_.reason)
+        self.posterior_ = condition_laplace(
+            problem,
+            self.learning_.gp,
+            method=self.plan_.method,
+            rtol=self.rtol,
+            numerics=numerics,
+            variance_tolerance=CLASS_VARIANCE_TOLERANCE if problem.classes > 1 else VARIANCE_TOLERANCE,
+        )
+        self.certificate_ = laplace_certificate(self.posterior_, tolerance=self.rtol)
+        self.report_ = last_report(self.posterior_)
+        self.n_iter_ = max(len(self.learning_.steps), 1)
+        self._name_results()
+        logger.info("%s", self.certificate_)
+        return self._problems(gp)
+
+    def _name_results(self) -> None:
+        """Make attributes of what users look for first."""
+        self.kernel_, self.likelihood_ = self.posterior_.gp.kernel, self.posterior_.gp.likelihood
+        self.log_marginal_likelihood_value_ = self.certificate_.log_marginal_likelihood
+
+    # what went wrong
+
+    def _problems(self, start: LatentProcess) -> list[str]:
+        """Return in plain words what did not converge and what to do, if anything."""
+        learning, found = self.learning_, []
+        if learning.failures:
+            found.append(
+                f"{learning.failures} of {learning.evaluations} evaluations while learning did not converge (see "
+                f"learning_; bound the hyperparameters{OTHER_WAYS if self.plan_.method == 'iterative' else ''})"
+            )
+        if not learning.converged:
+            advice = (
+                "" if learning.evaluations == 0 else " (see learning_; raise max_iter or probes, or start elsewhere)"
+            )
+            found.append(f"learning ended early: {learning.reason}{advice}")
+        found += runaways(start, learning.gp)
+        if not self.certificate_.met:
+            found.append(
+                f"the fit is NOT exact: {self.certificate_.reason} (see certificate_; raise rtol, bound the variance "
+                f"of the kernel{OTHER_WAYS if self.plan_.method == 'iterative' else ''})"
+            )
+        return found
+
+    def _warn_of_fit(self, problems: list[str]) -> None:
+        if problems:
+            warnings.warn("; ".join(problems), ConvergenceWarning, stacklevel=3)
+
+    def _warn_of(self, status: Status, what: str) -> None:
+        if status is not Status.CONVERGED:
+            message = f"{what} did not reach its tolerance: {words(status)}; try method='direct' or a larger memory"
+            warnings.warn(message, ConvergenceWarning, stacklevel=4)
+
+    # prediction
+
+    def _posterior(self) -> LaplacePosterior:
+        """Return the conditioned process with its factors, made again after unpickling or loading."""
+        if self.posterior_.is_lean:
+            self.posterior_ = self.posterior_.restored()
+        return self.posterior_
+
+    def _with_covariance(self, points: Tensor) -> LatentPrediction:
+        found = self._posterior().predict(points, covariance=True)
+        self._warn_of(found.status, "the latent variance")
+        return found
+
+
+def affordable_probes(problem: Observations) -> int:
+    """Return how many random columns to take: many for one latent function, as far as the memory allows."""
+    fitting = int(PROBE_SHARE * problem.backend.budget() / (BLOCKS * 8 * problem.size))
+    return FEW_PROBES if problem.classes > 1 else max(FEW_PROBES, min(PROBES, fitting))
+
+
+def planned(problem: Observations, method: str, columns: int) -> Plan:
+    """Return the plan for these data; raise `MemoryBudgetExceeded` if not even the leanest way fits the budget."""
+    (n, d), N = problem.X.shape, problem.size
+    chosen, reason = chosen_laplace_method(problem, method)
+    budget = room(problem.backend, problem.X.device)
+    expected = 8 * (3 * n * d + 12 * N)
+    if chosen == "direct":
+        expected += FACTORS * 8 * N * N
+    else:
+        expected += BLOCKS * 8 * N * columns
+        expected += 8 * n * n if 8 * n * n <= STORED_SHARE * budget else 0
+        expected += FACTORS_AT_ONCE * 8 * n * affordable_rank(n, max(budget - expected, 0))
+    require_memory(expected, budget, f"fitting {N} latent values by the {chosen} method")
+    return Plan(n, d, chosen, reason, problem.X.device.type, expected, budget)
+
+
+def last_report(posterior: LaplacePosterior) -> SolveReport | None:
+    """Return the record of the last linear solve, or of the first that failed; None in the direct method."""
+    systems = posterior.systems
+    return systems.report if isinstance(systems, IterativeSystems) else None

@@ -1,0 +1,184 @@
+"""Fitted estimators with other likelihoods than Gaussian noise as headers and tensors of model files."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import clone
+from torch import Tensor
+
+from kernelcg.estimators.classifier import GPClassifier
+from kernelcg.estimators.laplace_estimator import LaplaceEstimator
+from kernelcg.estimators.record_json import packed, parameters, unpacked, usable_device
+from kernelcg.estimators.settings import Plan, chosen_backend, chosen_precision
+from kernelcg.inference.bounds.laplace_certificate import LaplaceCertificate
+from kernelcg.inference.gaussian.drift import Drift
+from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
+from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
+from kernelcg.inference.laplace.mode import Mode
+from kernelcg.inference.laplace.posterior import LaplacePosterior
+from kernelcg.inference.learning.learn import Learned
+from kernelcg.parameters import Parametric
+from kernelcg.solvers import SolveReport
+
+LABELS = "biufUO"
+"""Kinds of labels that a file can hold, as NumPy calls them; objects must be words or numbers."""
+
+
+def latent_contents(
+    estimator: LaplaceEstimator, describe: Callable[[Parametric], dict[str, Any]]
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return what a file holds: O(n (d + C)) numbers."""
+    tensors: dict[str, Tensor] = {}
+    machines = _machines(estimator)
+    tensors["X"] = machines[0].posterior_.problem.X
+    header = {
+        "parameters": parameters(estimator, describe),
+        "n_features_in": int(estimator.n_features_in_),
+        "feature_names_in": [str(name) for name in getattr(estimator, "feature_names_in_", [])],
+        "labels": _labels(estimator.classes_) if isinstance(estimator, GPClassifier) else None,
+        "machines": [_machine(machine, describe, tensors, str(i)) for i, machine in enumerate(machines)],
+    }
+    return header, {name: value.clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
+
+
+def latent_restored(
+    estimator: LaplaceEstimator,
+    header: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    rebuild: Callable[[Any], Parametric],
+) -> LaplaceEstimator:
+    """Return the estimator as it was fitted."""
+    device = usable_device(estimator)
+    here = {name: value.to(device) for name, value in tensors.items()}
+    if len(here["X"].T) != header["n_features_in"]:
+        raise ValueError("its parts have different sizes")
+    estimator.n_features_in_ = header["n_features_in"]
+    if isinstance(estimator, GPClassifier):
+        estimator.classes_ = np.array(header["labels"]["values"], dtype=np.dtype(header["labels"]["dtype"]))
+    described = header["machines"]
+    if isinstance(estimator, GPClassifier) and len(described) > 1:
+        machines = [_one_of(estimator) for _ in described]
+        for i, machine in enumerate(machines):
+            _restore(machine, described[i], here, str(i), rebuild)
+        estimator._keep_machines(machines)
+    else:
+        _restore(estimator, described[0], here, "0", rebuild)
+    if header["feature_names_in"]:
+        estimator.feature_names_in_ = np.array(header["feature_names_in"], dtype=object)
+    return estimator
+
+
+def _machines(estimator: LaplaceEstimator) -> tuple[LaplaceEstimator, ...]:
+    """Return the estimator, or if its classes are told apart one against the rest, those that do it."""
+    several = isinstance(estimator, GPClassifier) and estimator._is_one_against_the_rest()
+    return estimator.estimators_ if several else (estimator,)
+
+
+def _one_of(estimator: GPClassifier) -> GPClassifier:
+    machine = clone(estimator)
+    machine.classes_, machine.n_features_in_ = np.array([False, True]), estimator.n_features_in_
+    return machine
+
+
+def _labels(classes: Any) -> dict[str, Any]:
+    values = classes.tolist()
+    if classes.dtype.kind not in LABELS or not all(isinstance(value, str | int | float) for value in values):
+        raise TypeError(f"labels such as {values[0]!r} cannot be kept in a file; use words or numbers, or pickle it")
+    return {"dtype": classes.dtype.str, "values": values}
+
+
+# one conditioned process
+
+
+def _machine(
+    machine: LaplaceEstimator, describe: Callable[[Parametric], dict[str, Any]], tensors: dict[str, Tensor], prefix: str
+) -> dict[str, Any]:
+    posterior = machine.posterior_
+    problem, report = posterior.problem, machine.report_
+    for i, value in enumerate(posterior.step):
+        tensors[f"{prefix}.step.{i}"] = value
+    parts = ("gp", "problem", "mode", "numerics", "step", "systems", "apart")
+    return {
+        "gp": describe(posterior.gp),
+        "plan": packed(machine.plan_),
+        "learning": packed(machine.learning_, leave_out=("gp",)),
+        "certificate": packed(machine.certificate_),
+        "report": None if report is None else packed(report, tensors, f"{prefix}.report"),
+        "data": packed(problem, tensors, f"{prefix}.data", leave_out=("X", "backend", "precision")),
+        "drift": packed(problem.drift, tensors, f"{prefix}.drift"),
+        "mode": packed(posterior.mode, tensors, f"{prefix}.mode", leave_out=("expansion",)),
+        "numerics": packed(posterior.numerics, leave_out=("preconditioner",)),
+        "posterior": packed(posterior, tensors, f"{prefix}.posterior", leave_out=parts),
+    }
+
+
+def _restore(
+    machine: LaplaceEstimator,
+    header: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    prefix: str,
+    rebuild: Callable[[Any], Parametric],
+) -> None:
+    gp = rebuild(header["gp"])
+    if not isinstance(gp, LatentProcess):
+        raise TypeError(f"{type(gp).__name__} is not a latent process")
+    machine.posterior_ = _posterior(machine, gp, header, tensors, prefix)
+    machine.plan_ = unpacked(Plan, header["plan"])
+    machine.learning_ = unpacked(Learned, header["learning"], gp=gp)
+    machine.certificate_ = unpacked(LaplaceCertificate, header["certificate"])
+    stored = header["report"]
+    machine.report_ = None if stored is None else unpacked(SolveReport, stored, tensors, f"{prefix}.report")
+    machine.n_iter_ = max(len(machine.learning_.steps), 1)
+    machine._name_results()
+
+
+def _posterior(
+    machine: LaplaceEstimator, gp: LatentProcess, header: Mapping[str, Any], tensors: Mapping[str, Tensor], prefix: str
+) -> LaplacePosterior:
+    """Return the process without factors and preconditioners."""
+    problem = _problem(machine, header["data"], tensors, prefix)
+    N, b = problem.size, problem.H.shape[1]
+    f = tensors[f"{prefix}.mode.f"]
+    if f.shape != (N, 1):
+        raise ValueError("its mode does not fit its data")
+    mode = unpacked(Mode, header["mode"], tensors, f"{prefix}.mode", expansion=problem.expansion(gp, f))
+    step = (tensors[f"{prefix}.step.0"], tensors[f"{prefix}.step.1"])
+    posterior = unpacked(
+        LaplacePosterior,
+        header["posterior"],
+        tensors,
+        f"{prefix}.posterior",
+        gp=gp,
+        problem=problem,
+        mode=mode,
+        numerics=unpacked(Numerics, header["numerics"], preconditioner=machine.preconditioner),
+        step=step,
+        systems=None,
+        apart=None,
+    )
+    shapes = [part.shape for part in (mode.a, mode.beta, *step, posterior.RH)]
+    if shapes != [(N, 1), (b, 1), (1,), (b, 1), (N, b)]:
+        raise ValueError("its parts have different sizes")
+    return posterior
+
+
+def _problem(
+    machine: LaplaceEstimator, header: Mapping[str, Any], tensors: Mapping[str, Tensor], prefix: str
+) -> Observations:
+    """Return the data with the drift functions that were fitted: on another machine they may have other signs."""
+    problem = Observations(
+        tensors["X"],
+        tensors[f"{prefix}.data.y"],
+        tensors[f"{prefix}.data.exposure"],
+        header["mean"],
+        int(header["classes"]),
+        chosen_backend(machine.memory, machine.n_jobs),
+        chosen_precision(machine.dtype),
+    )
+    drift = Drift(tensors[f"{prefix}.drift.centre"], tensors[f"{prefix}.drift.T"])
+    fitted = {"drift": drift, "H": drift(problem.X) if problem.classes == 1 else problem.H}
+    for name, value in fitted.items():
+        object.__setattr__(problem, name, value)
+    return problem

@@ -1,0 +1,49 @@
+"""Whether there is anything to learn from, and what a user should know of how learning ended."""
+
+import math
+
+from torch import Tensor
+
+from kernelcg.inference.gaussian.model import GaussianProcess, Regression
+from kernelcg.inference.learning.learn import WIDEST, Learned
+from kernelcg.parameters import Parametric
+
+ROUNDING = 1e-12
+"""Norm of what the drift leaves of Y, relative to Y, that is nothing but rounding."""
+
+NOTHING_LEFT = {
+    "zero": "y is zero or constant",
+    "constant": "y is constant",
+    "linear": "y is linear in X",
+}
+
+
+def unlearned(problem: Regression, gp: GaussianProcess) -> Learned | None:
+    """Return the start as the end if the drift explains all of Y: the likelihood then rises for ever as A shrinks."""
+    explained = problem.centred.norm(dim=0) <= ROUNDING * problem.Y.norm(dim=0)
+    if not bool(explained.all()) or all(one.fixed for one in gp.restrictions()):
+        return None
+    reason = f"nothing was learned, since {NOTHING_LEFT[problem.mean]}: the hyperparameters are those of the start"
+    return Learned(gp, (), 0, False, reason, 0.0)
+
+
+def runaways(start: Parametric, found: Parametric) -> list[str]:
+    """Return a sentence for each hyperparameter without bounds that wanted to go further from its start than it may.
+
+    A variance that falls or a lengthscale that rises says that something does not matter, which is a result; the
+    opposite says that the start was in other units than the data.
+    """
+    change: Tensor = (found.log_parameters() - start.log_parameters()).detach()
+    values, sentences = found.log_parameters().detach().exp().tolist(), []
+    for name, value, moved, known in zip(
+        found.parameter_names(), values, change.tolist(), found.restrictions(), strict=True
+    ):
+        in_vain = (
+            "variance" in name and known.upper == math.inf if moved > 0 else "lengthscale" in name and not known.lower
+        )
+        if in_vain and abs(moved) > WIDEST - 1e-6:
+            sentences.append(
+                f"{name} ended at {value:.3g}, five orders of magnitude from its start, and would go on (start closer, "
+                "scale the data, or bound it)"
+            )
+    return sentences

@@ -1,0 +1,211 @@
+"""Upper bounds of rᵀA⁻¹r that hold in floating-point arithmetic."""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from kernelcg.backends.base import rounded_inputs
+from kernelcg.inference.gaussian.drift import Drift
+from kernelcg.operators import KernelPlusDiagonal
+
+UNIT_ROUNDOFF = 2.0**-53
+
+ENTRY_ERROR = 32
+"""Error of a kernel entry computed in float64, in units of its rounding, apart from that of the inputs."""
+
+
+ENTIRELY_WRONG = 2.0
+"""No entry is off by more than this times √(k_ii k_jj)."""
+
+STANDARDISED = 3
+"""Roundings of an observation: (y − mean) / scale, and that with which the drift is taken out."""
+
+
+def lengths_from_centre(A: KernelPlusDiagonal) -> Tensor:
+    """Return (n,) the `Kernel.rounding_lengths` of the data as formulas see them: ‖x_i − x̄‖ in lengthscales for most.
+
+    A backend may centre the data of a stationary part of a sum even where it cannot centre those of the whole.
+    """
+    centred, seen = A.X - A.X.mean(0), rounded_inputs(A.kernel, A.X, A.X, torch.float64)[0]
+    lengths = A.kernel.rounding_lengths(seen)
+    return lengths if A.kernel.is_stationary else torch.maximum(lengths, A.kernel.rounding_lengths(centred))
+
+
+class EnergyBound(Protocol):
+    """Something with P ⪯ A."""
+
+    def energy(self, R: Tensor) -> Tensor:
+        """Return (k,) upper bounds of rᵀA⁻¹r in exact arithmetic."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Rounding:
+    r"""How far a product with A in float64 may be off: |δ_i| ≤ γ (√k_ii Σ_j √k_jj |x_j| + D_ii |x_i|).
+
+    γ counts the error of an entry, that of the scaled inputs it is computed from, and the accumulation of n terms,
+    which grows as √n with overwhelming probability (Higham & Mary 2019). |K_ij| ≤ √(k_ii k_jj) for every kernel.
+    """
+
+    diagonal: Tensor  # (n,) D
+    root: Tensor  # (n,) √k_ii
+    gamma: float
+
+    @classmethod
+    def of(cls, A: KernelPlusDiagonal) -> "Rounding":
+        units = ENTRY_ERROR + 2 * math.sqrt(len(A)) + 4 * float(lengths_from_centre(A).max())
+        gamma = min(units * UNIT_ROUNDOFF, ENTIRELY_WRONG)
+        return cls(A.diagonal, A.kernel_diagonal().clamp_min(0).sqrt(), gamma)
+
+    def norm(self, delta: Tensor) -> Tensor:
+        """Return (k,) upper bounds ‖D^-½ δ‖ of (δᵀA⁻¹δ)^½."""
+        return (delta.square() / self.diagonal[:, None]).sum(0).sqrt()
+
+    def norm_of_residual_error(self, X: Tensor, entries: Tensor | float = 0.0) -> Tensor:
+        """Return (k,) upper bounds of ‖D^-½ δ‖ for the residuals B − A X.
+
+        Where the columns of B are k(X, x*), ``entries`` are their √k**: then |δ_i| is up to γ √k_ii √k** more.
+        """
+        total = self.root @ X.abs() + entries  # (k,)
+        return self.gamma * (
+            total * self.norm(self.root[:, None]) + (self.diagonal[:, None] * X.square()).sum(0).sqrt()
+        )
+
+    def of_mean(self, root_new: Tensor, weights: Tensor) -> Tensor:
+        """Return (t, c) how far k*ᵀa computed in float64 may be off."""
+        return self.gamma * root_new[:, None] * (self.root @ weights.abs())
+
+    def of_products(self, root_new: Tensor, V: Tensor) -> Tensor:
+        """Return (t,) how far k_jᵀv_j + v_jᵀ(k_j − Av_j) computed in float64 may be off.
+
+        With s = Σ_i √k_ii |v_i|, the entries of k contribute γ √k** s twice and the residual γ (s² + vᵀDv), since it
+        is itself only known that well; as much again is left for the sums.
+        """
+        s = self.root @ V.abs()
+        return self.gamma * (4 * root_new * s + s.square() + (self.diagonal[:, None] * V.square()).sum(0))
+
+    def of_gram(self, H: Tensor, H_error: Tensor, G: Tensor) -> Tensor:
+        """Return (b,) numbers e with |zᵀMz| ≤ b Σ e_i z_i² for the error M of HᵀG + Gᵀ(H − AG) in float64.
+
+        The residual gives M_ij up to γ (s_i s_j + g_i g_j), s_i = Σ_l √k_ll |G_li| and g_i = ‖D^½G_i‖, the sums and the
+        error of H up to p_i g_j + p_j g_i, p_i = γ ‖D^-½H_i‖ + ‖D^-½δH_i‖, and (Σ|z|p)(Σ|z|g) is at most half of
+        b Σ z² (t p² + g² / t) for any t.
+        """
+        s, g = self.root @ G.abs(), (self.diagonal[:, None] * G.square()).sum(0).sqrt()
+        p = self.gamma * self.norm(H) + self.norm(H_error)
+        t = (g.norm() / p.norm()).clamp_min(1e-150)
+        return self.gamma * (s + g).square() + t * p.square() + g.square() / t
+
+
+@dataclass(frozen=True, eq=False)
+class Certified:
+    """Solutions X of A X = B with their residuals and an upper bound of each error ‖x − A⁻¹b‖_A."""
+
+    X: Tensor
+    R: Tensor
+    error: Tensor  # (k,)
+    floor: Tensor  # (k,) the part of it that is rounding
+
+
+def certified(
+    A: KernelPlusDiagonal,
+    B: Tensor,
+    X: Tensor,
+    bound: EnergyBound,
+    rounding: Rounding,
+    entries: Tensor | float = 0.0,
+) -> Certified:
+    """Recompute B − A X in float64 and bound the errors of X. Costs one product.
+
+    B is taken for exact, unless ``entries`` says that its columns are k(X, x*) with these √k**.
+    """
+    R = B - A.with_precision(torch.float64) @ X
+    floor = rounding.norm_of_residual_error(X, entries)
+    return Certified(X, R, bound.energy(R).sqrt() + floor, floor)
+
+
+def error_of_drift(drift: Drift, X: Tensor) -> Tensor:
+    """Return (n, b) how far h(x_i) computed in float64, and its product with coefficients, may be off.
+
+    |δh| ≤ (4 + d) u |[1, x − centre]| |T|.
+    """
+    sizes = torch.cat([X.new_ones(len(X), 1), (X - drift.centre).abs()], dim=1)
+    return (4 + X.shape[1]) * UNIT_ROUNDOFF * (sizes @ drift.T.abs())
+
+
+@dataclass(frozen=True, eq=False)
+class DriftBounds:
+    r"""What is known about fitted drift coefficients, with S = HᵀA⁻¹H and H the exact drift functions.
+
+    For any G ≈ A⁻¹H with errors ‖G_j − A⁻¹H_j‖_A ≤ ε_j and rounding e (`Rounding.of_gram`)
+
+    .. math:: \hat S - b \operatorname{diag}(e) \preceq S \preceq \hat S + b \operatorname{diag}(e + \epsilon^2),
+        \qquad \hat S = H^\top G + G^\top (H - A G),
+
+    since |M_ij| ≤ ε_i ε_j makes M ⪯ b diag(ε²) for every b × b matrix M; and S ⪰ HᵀH / (tr K + max D). For any β and a,
+    r = Y − Hβ − Aa and e = A⁻¹r, the coefficients are off by S⁻¹Hᵀ(a + e), where ‖Hᵀe‖_{S⁻¹} ≤ ‖e‖_A, and
+    Hᵀe = Gᵀr up to ε_j ‖e‖_A.
+    """
+
+    right: Tensor  # (c,) ‖δ‖_{A⁻¹} of the rounding in Y − Hβ
+    coefficients: Tensor  # (c,) ‖β − S⁻¹HᵀA⁻¹Y‖_S
+    error: Tensor  # (b,) ε
+    floor: Tensor  # (b,) the part of it that is rounding
+    lower: Tensor  # (b, b) Cholesky factor of a matrix below S
+    upper: Tensor  # (b, b) and of one above
+
+    @classmethod
+    def of(
+        cls, H: Tensor, H_error: Tensor, weights: Certified, right: Tensor, solved: Certified, rounding: Rounding
+    ) -> "DriftBounds":
+        """Return the bounds for weights and G as ``solved``; H is known up to ``H_error``, Y − Hβ to ``right``."""
+        b, right = H.shape[1], STANDARDISED * right
+        if b == 0:
+            empty = H.new_zeros(0)
+            return cls(right, torch.zeros_like(right), empty, empty, H.new_zeros(0, 0), H.new_zeros(0, 0))
+        G, of_H, one = solved.X, rounding.norm(H_error), torch.eye(b, dtype=H.dtype, device=H.device)
+        error, floor = solved.error + of_H, solved.floor + of_H
+        S, e = H.T @ G + G.T @ solved.R, b * rounding.of_gram(H, H_error, G)
+        S = 0.5 * (S + S.T)
+        lower, upper = _factor(S - torch.diag(e)), _factor(S + torch.diag(e + b * error.square()))
+        if lower is None:
+            size, largest = H.norm(dim=0).max(), rounding.root.square().sum() + rounding.diagonal.max()
+            wrong = 2 * b * size * (rounding.gamma * size + H_error.norm(dim=0).max())
+            lower = _factor((H.T @ H - wrong * one) / largest)
+        lower = 1e-100 * one if lower is None else lower  # nothing is known
+        upper = 1e100 * one if upper is None else upper
+        e_norm, a = weights.error + right, weights.X
+        rounded = (H_error + rounding.gamma * H.abs()).T @ a.abs()  # (b, c)
+        by_norm = _norms(lower, (H.T @ a).T) + _lengths(lower) @ rounded + e_norm
+        own = (upper.norm(dim=1) + error)[:, None]  # ≥ ‖G_j‖_A
+        rounded = rounded + rounding.gamma * G.abs().T @ weights.R.abs() + own * (weights.floor + right)
+        rounded = rounded + error[:, None] * e_norm
+        by_solution = _norms(lower, (H.T @ a + G.T @ weights.R).T) + _lengths(lower) @ rounded
+        return cls(right, torch.minimum(by_norm, by_solution), error, floor, lower, upper)
+
+    def leverage(self, R: Tensor, off: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return a lower bound, an estimate and an upper bound of ‖ρ‖_{S⁻¹} for rows ρ with |ρ − R| ≤ off.
+
+        A row |δ| ≤ off has ‖δ‖_{S⁻¹} ≤ Σ_j off_j ‖e_j‖_{S⁻¹}.
+        """
+        least = _norms(self.upper, R) - off @ _lengths(self.upper)
+        most = _norms(self.lower, R)
+        return least.clamp_min(0), most, most + off @ _lengths(self.lower)
+
+
+def _factor(S: Tensor) -> Tensor | None:
+    L, failed = torch.linalg.cholesky_ex(S)
+    return None if bool(failed) or not bool(L.isfinite().all()) else L
+
+
+def _norms(L: Tensor, R: Tensor) -> Tensor:
+    """Return (ρᵀ(LLᵀ)⁻¹ρ)^½ for each row ρ of R."""
+    return torch.linalg.solve_triangular(L, R.T, upper=False).norm(dim=0)
+
+
+def _lengths(L: Tensor) -> Tensor:
+    """Return ‖e_j‖_{S⁻¹}, S = LLᵀ, for every unit vector e_j."""
+    return _norms(L, torch.eye(len(L), dtype=L.dtype, device=L.device))

@@ -1,0 +1,1 @@
+"""Gaussian process regression: the model, its evidence, conditioning, prediction, sampling."""

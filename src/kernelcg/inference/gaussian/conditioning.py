@@ -1,0 +1,212 @@
+"""Conditioning a process on data: one solve for y and the drift, by the method of choice, and its certificates."""
+
+import math
+import time
+from dataclasses import dataclass, replace
+
+import torch
+from scipy.linalg import LinAlgError
+from torch import Generator, Tensor
+
+from kernelcg import planning
+from kernelcg.errors import SolveFailed
+from kernelcg.inference.bounds.lower_bound import Exact, LowerBound
+from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF, Certified, EnergyBound, Rounding, certified
+from kernelcg.inference.gaussian.likelihood_by_pcg import FATAL
+from kernelcg.inference.gaussian.model import GaussianProcess, Regression
+from kernelcg.inference.gaussian.objective import most_direct_rows
+from kernelcg.inference.gaussian.posterior import Posterior
+from kernelcg.inference.learning.criterion_value import generalised_least_squares
+from kernelcg.operators import Invertible, KernelPlusDiagonal
+from kernelcg.planning import Kept
+from kernelcg.preconditioners import Preconditioner, Prepared, recipe
+from kernelcg.randomness import child
+from kernelcg.solvers import CholeskyFactor, SolveReport, Status, Stopping, solve
+
+REFINEMENTS = 3
+
+SATURATED = 1e-13
+"""Residual relative to Y that no refinement can be asked for."""
+
+
+def condition(
+    problem: Regression,
+    gp: GaussianProcess,
+    *,
+    method: str = "iterative",
+    stopping: Stopping = Stopping(),
+    preconditioner: str | Preconditioner | None = "auto",
+    variance_tolerance: float = 1e-2,
+    start: Tensor | None = None,
+    prepared: Prepared | None = None,
+    generator: Generator,
+) -> Posterior:
+    """Condition the process on the data, by Cholesky factorisation ("direct") or preconditioned CG ("iterative").
+
+    Parameters
+    ----------
+    stopping : tolerance of the weights a and of covariances
+    variance_tolerance : certified relative error of predictive variances, noise included
+    start : (n, c + b) first guess for A⁻¹[Y, H], Y without the drift of ordinary least squares
+    prepared : a preconditioner for this kernel and these data to begin with; more is done if it does not suffice
+    """
+    if method not in ("direct", "iterative"):
+        raise ValueError(f"method must be 'direct' or 'iterative', not {method!r}")
+    exact, B = problem.system(gp), torch.cat([problem.centred, problem.H], dim=1)
+    if method == "direct":
+        solved = _directly(exact, B, stopping)
+    else:
+        A, source = problem.fast_system(gp), child(generator, "P")
+        solved = _iteratively(A, B, stopping, preconditioner, prepared, start, source)
+    if not bool(solved.report.solution.isfinite().all()):
+        raise SolveFailed(f"conditioning on {len(problem)} observations failed: {solved.report}")
+    if solved.report.status in FATAL:
+        few = len(problem) <= most_direct_rows(problem)
+        solved = replace(solved, report=_least_residual(exact, B, solved.report, eigenvalues=few))
+    bound = solved.bound or LowerBound.of(exact, child(generator, "bound"))
+    rounding = Rounding.of(exact)
+    c = problem.Y.shape[1]
+    first, G = solved.report.solution[:, :c], solved.report.solution[:, c:]
+    drift_weights = certified(exact, problem.H, G, bound, rounding)
+    beta, weights, report = _weights(problem, exact, solved, first, G, bound, rounding, stopping)
+    return Posterior(
+        gp,
+        problem,
+        problem.ordinary + beta,
+        weights,
+        drift_weights,
+        report,
+        bound,
+        rounding,
+        solved.P,
+        solved.kept,
+        stopping,
+        variance_tolerance,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Solved:
+    """A solve, and what it leaves for further ones."""
+
+    report: SolveReport
+    P: Invertible | None = None
+    kept: Kept | None = None
+    bound: EnergyBound | None = None
+
+
+def _weights(
+    problem: Regression,
+    exact: KernelPlusDiagonal,
+    solved: _Solved,
+    solved_Y: Tensor,
+    G: Tensor,
+    bound: EnergyBound,
+    rounding: Rounding,
+    stopping: Stopping,
+) -> tuple[Tensor, Certified, SolveReport]:
+    """Return β and a with A a = Y − Hβ to tolerance: that of Y and H apart need not be enough where they cancel."""
+    report, beta = solved.report, problem.ordinary.new_zeros(problem.ordinary.shape)
+    for attempt in range(REFINEMENTS + 1):
+        if report.status in FATAL:  # A⁻¹H is as wrong as A⁻¹Y: the drift stays that of ordinary least squares
+            change, a = torch.zeros_like(beta), solved_Y
+        else:
+            change, a = generalised_least_squares(problem.H, solved_Y, G)
+        beta = beta + change
+        b = problem.centred - problem.H @ beta
+        weights = certified(exact, b, a, bound, rounding)
+        smallest = SATURATED * problem.Y.norm(dim=0)  # where the drift explains all, b is rounding
+        allowed = torch.maximum((stopping.rtol * b.norm(dim=0)).clamp_min(stopping.atol), smallest)
+        if bool((weights.R.norm(dim=0) <= allowed).all()) or report.status is not Status.CONVERGED:
+            return beta, weights, report
+        if attempt < REFINEMENTS:
+            again = solve(exact, b, preconditioner=solved.P, start=a, stopping=stopping)
+            note = "the weights were refined after the drift was taken out"
+            report, solved_Y = _joined(report, again, note), again.solution
+    return beta, weights, replace(report, status=Status.PRECISION_EXHAUSTED)
+
+
+def _joined(first: SolveReport, second: SolveReport, note: str) -> SolveReport:
+    """Return the first report with the outcome of the second and the costs of both."""
+    return replace(
+        first,
+        status=second.status,
+        products=first.products + second.products,
+        columns=first.columns + second.columns,
+        seconds=first.seconds + second.seconds,
+        tried=(*first.tried, note, *second.tried),
+        attempts=(*first.attempts, *second.attempts),
+    )
+
+
+def _directly(A: KernelPlusDiagonal, B: Tensor, stopping: Stopping) -> _Solved:
+    """Factorise A, or if rounding makes that impossible leave it to the iterative ladder, which says so."""
+    began = time.perf_counter()
+    try:
+        factor = CholeskyFactor(A.dense())
+    except LinAlgError:
+        return _Solved(planning.solve_automatically(A, B, stopping=stopping, reproducible=True)[0])
+    report = solve(A, B, preconditioner=factor, start=factor.solve(B), stopping=stopping)
+    report = replace(report, method="direct", seconds=time.perf_counter() - began)
+    return _Solved(report, factor, None, Exact(A, factor))
+
+
+def _least_residual(A: KernelPlusDiagonal, B: Tensor, report: SolveReport, *, eigenvalues: bool) -> SolveReport:
+    """Return the report of a solve that broke down with the least residual of each column: its own, 0, or a rival's.
+
+    The rival is the pseudo-inverse, without those ``eigenvalues`` that are below n u times the largest.
+    """
+    found = {"": report.solution, "zero weights are closer than what was found": torch.zeros_like(B)}
+    if eigenvalues:
+        values, V = torch.linalg.eigh(A.dense())
+        kept = values > len(A) * UNIT_ROUNDOFF * values[-1]
+        solved = V[:, kept] @ (V[:, kept].T @ B / values[kept, None])
+        found["eigenvalues of A that are nothing but rounding were left out"] = solved
+    norms = torch.stack([(B - A @ X).norm(dim=0) for X in found.values()])  # (candidates, k)
+    best = norms.nan_to_num(nan=math.inf).argmin(0)
+    notes = [note for i, note in enumerate(found) if note and bool((best == i).any())]
+    chosen = torch.stack(list(found.values()))[best, :, torch.arange(B.shape[1], device=B.device)].T
+    return replace(report, solution=chosen.contiguous(), tried=(*report.tried, *notes))
+
+
+def _iteratively(
+    A: KernelPlusDiagonal,
+    B: Tensor,
+    stopping: Stopping,
+    preconditioner: str | Preconditioner | None,
+    prepared: Prepared | None,
+    start: Tensor | None,
+    generator: Generator,
+) -> _Solved:
+    """Solve with a preconditioner that is given, named or chosen; where that fails, with one that is chosen."""
+    failed = None
+    if preconditioner is None or (prepared is None and preconditioner != "auto"):
+        P = _built(A, preconditioner, generator)
+        report = solve(A, B, preconditioner=P, start=start, stopping=stopping)
+        if report.status is Status.CONVERGED:
+            return _Solved(report, P)
+        failed, start = report, report.solution
+    first = None if prepared is None else Kept(prepared, math.inf)
+    report, kept = planning.solve_reusing(
+        A, B, first, start=start, stopping=stopping, generator=generator, reproducible=True
+    )
+    if failed is not None:
+        name = "no preconditioner" if preconditioner is None else f"{preconditioner!r}"
+        joined = _joined(
+            failed, report, f"{name} did not suffice ({failed.status.name.lower()}): one was chosen instead"
+        )
+        report = replace(
+            report, products=joined.products, columns=joined.columns, seconds=joined.seconds, tried=joined.tried
+        )
+    if any(attempt.what == "direct" for attempt in report.attempts):
+        direct = _directly(A.with_precision(torch.float64), B, stopping)  # the factor serves all that follows
+        return replace(direct, report=report) if direct.P is not None else _Solved(report)
+    P = None if kept.prepared is None else kept.prepared.factor(A.scale, A.diagonal)
+    return _Solved(report, P, kept)
+
+
+def _built(A: KernelPlusDiagonal, choice: str | Preconditioner | None, generator: Generator) -> Invertible | None:
+    if choice is None:
+        return None
+    chosen = recipe(choice) if isinstance(choice, str) else choice
+    return chosen.prepare(A.kernel, A.X, A.backend, generator).factor(A.scale, A.diagonal)

@@ -1,0 +1,105 @@
+"""A Gaussian process prior with noise, its drift, and the data it is conditioned on."""
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from kernelcg import backends
+from kernelcg.arguments import matrix, same_rows, vector
+from kernelcg.backends import Backend
+from kernelcg.inference.gaussian.drift import Drift, drift
+from kernelcg.kernels import Kernel
+from kernelcg.operators import KernelPlusDiagonal
+from kernelcg.parameters import Parametric
+from kernelcg.planning import product_dtype
+
+
+class Noise(Parametric):
+    """Gaussian noise of unknown variance, the same for all observations."""
+
+    SCALARS: ClassVar[tuple[str, ...]] = ("variance",)
+
+    variance: Tensor
+
+
+class GaussianProcess(Parametric):
+    """y = h(x)ᵀβ + f(x) + ε with f ~ GP(0, kernel) and ε ~ N(0, noise); the drift h belongs to the data."""
+
+    kernel: Kernel
+    noise: Noise
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.kernel, Kernel):
+            raise TypeError(f"kernel must be a kernelcg kernel, not {self.kernel!r}")
+        if not isinstance(self.noise, Noise):
+            object.__setattr__(self, "noise", Noise(self.noise))
+
+
+@dataclass(frozen=True, eq=False)
+class Regression:
+    """Observations Y (n, c) at X (n, d): the columns share kernel, noise and drift functions.
+
+    Parameters
+    ----------
+    noise_variance : (n,) known part of the noise variance of each observation, beside the one that is learned
+    mean : "zero", "constant" or "linear" drift
+    precision : of the products in iterative work; None means float32 where its rounding stays below the noise
+    """
+
+    X: Tensor
+    Y: Tensor
+    noise_variance: Tensor | None = None
+    mean: str = "zero"
+    backend: Backend = field(default_factory=backends.default)
+    precision: torch.dtype | None = None
+    drift: Drift = field(init=False)
+    H: Tensor = field(init=False)
+    """(n, b) the drift functions at X."""
+    ordinary: Tensor = field(init=False)
+    """(b, c) coefficients of the drift by ordinary least squares."""
+    centred: Tensor = field(init=False)
+    """(n, c) Y without that drift: the right-hand sides of all solves, so that tolerances are not relative to it."""
+
+    def __post_init__(self) -> None:
+        X, Y = matrix(self.X, "X").detach().double(), matrix(self.Y, "Y").detach().double()
+        same_rows(X, "X", Y, "Y")
+        known = self.noise_variance
+        if known is not None:
+            known = vector(known, "noise_variance", len(X), like=X)
+            if not bool((known >= 0).all()):
+                raise ValueError(f"noise_variance must not be negative, but its smallest entry is {known.min():.3g}")
+        functions = drift(self.mean, X)
+        H = functions(X)
+        ordinary = torch.linalg.lstsq(H, Y).solution if H.shape[1] else H.new_zeros(0, Y.shape[1])
+        derived = {
+            "X": X,
+            "Y": Y,
+            "noise_variance": known,
+            "drift": functions,
+            "H": H,
+            "ordinary": ordinary,
+            "centred": Y - H @ ordinary,
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def system(self, gp: GaussianProcess) -> KernelPlusDiagonal:
+        """Return A = K + D for these hyperparameters, with products in float64."""
+        noise = gp.noise.variance.detach().to(self.X).expand(len(self))
+        D = noise if self.noise_variance is None else noise + self.noise_variance
+        return KernelPlusDiagonal(gp.kernel.detached(), self.X, D, backend=self.backend)
+
+    def fast_system(self, gp: GaussianProcess) -> KernelPlusDiagonal:
+        """Return A with products in the precision that was asked for, or that is safe."""
+        A = self.system(gp)
+        return A.with_precision(self.precision or product_dtype(A))
+
+    def subset(self, rows: Tensor) -> Self:
+        """Return the problem on some of the rows."""
+        known = None if self.noise_variance is None else self.noise_variance[rows]
+        return replace(self, X=self.X[rows], Y=self.Y[rows], noise_variance=known)

@@ -1,0 +1,1 @@
+"""Other likelihoods than Gaussian noise, by Laplace's approximation."""

@@ -1,0 +1,147 @@
+"""A latent Gaussian process seen through a likelihood, and the data it is conditioned on."""
+
+import copy
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from kernelcg import backends
+from kernelcg.arguments import matrix, same_rows, vector
+from kernelcg.backends import Backend, Dense, store
+from kernelcg.inference.gaussian.drift import Drift, drift
+from kernelcg.inference.laplace.expansion import ClassExpansion, Expansion, ScalarExpansion
+from kernelcg.kernels import Kernel
+from kernelcg.likelihoods import ONE, Likelihood, Softmax
+from kernelcg.parameters import Parametric
+
+STORED_SHARE = 0.25
+"""Part of the memory that K may take to be stored."""
+
+
+class LatentProcess(Parametric):
+    """y ~ p(y | h(x)ᵀβ + f(x)) with f ~ GP(0, kernel); one f for each class if the likelihood is Softmax."""
+
+    kernel: Kernel
+    likelihood: Likelihood | Softmax
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.kernel, Kernel):
+            raise TypeError(f"kernel must be a kernelcg kernel, not {self.kernel!r}")
+        if not isinstance(self.likelihood, Likelihood | Softmax):
+            raise TypeError(f"likelihood must be one of kernelcg.likelihoods, not {self.likelihood!r}")
+
+    @property
+    def is_log_concave(self) -> bool:
+        """Whether p(f | y) has one mode, and nothing else that is stationary."""
+        return isinstance(self.likelihood, Softmax) or self.likelihood.log_concave
+
+
+@dataclass(frozen=True, eq=False)
+class Observations:
+    """Observations y (n,) at X (n, d) of a latent process.
+
+    Vectors of latent values have N = nC rows, the C classes of a point one after the other; C = 1 but for softmax.
+
+    Parameters
+    ----------
+    y : numbers, or class numbers 0, …, C − 1 if there are ``classes``
+    exposure : (n,) time or area behind a count, trials of a binomial
+    mean : "zero", "constant" or "linear" drift of the latent process; "zero" for classes
+    classes : C, for the softmax likelihood
+    precision : of the products in iterative work; None means float32 where its rounding stays below the noise
+    """
+
+    X: Tensor
+    y: Tensor
+    exposure: Tensor = ONE
+    mean: str = "zero"
+    classes: int = 1
+    backend: Backend = field(default_factory=backends.default)
+    precision: torch.dtype | None = None
+    drift: Drift = field(init=False)
+    H: Tensor = field(init=False)
+    """(N, b) the drift functions at X."""
+
+    def __post_init__(self) -> None:
+        X = matrix(self.X, "X").detach().double()
+        y = torch.as_tensor(self.y).detach().to(X.device)
+        if y.ndim != 1:
+            raise ValueError(f"y must be one column of numbers, not of shape {tuple(y.shape)}")
+        y = y.long() if self.classes > 1 else y.double()
+        same_rows(X, "X", y[:, None], "y")
+        if self.classes > 1 and self.mean != "zero":
+            raise ValueError("classes take mean='zero': the latent functions share no drift")
+        exposure = vector(self.exposure, "exposure", len(X), like=X)
+        functions = drift(self.mean, X)
+        H = functions(X) if self.classes == 1 else X.new_zeros(len(X) * self.classes, 0)
+        derived = {"X": X, "y": y, "exposure": exposure, "drift": functions, "H": H}
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    @property
+    def size(self) -> int:
+        """Return N, the number of latent values."""
+        return len(self) * self.classes
+
+    def subset(self, rows: Tensor) -> Self:
+        """Return the problem on some of the rows."""
+        return replace(self, X=self.X[rows], y=self.y[rows], exposure=self.exposure[rows])
+
+    def storing(self, kernel: Kernel) -> Self:
+        """Return the problem with K of this kernel object stored, if that takes little of the memory.
+
+        One set of hyperparameters needs dozens of products, most of them with a single column.
+        """
+        lean = self.forgetting()
+        if 8 * len(self) ** 2 > STORED_SHARE * lean.backend.budget():
+            return lean
+        return lean._with_backend(store(kernel, self.X, lean.backend, precision=torch.float64))
+
+    def forgetting(self) -> Self:
+        """Return the problem without a stored K."""
+        return self._with_backend(self.backend.base if isinstance(self.backend, Dense) else self.backend)
+
+    def _with_backend(self, backend: Backend) -> Self:
+        changed = copy.copy(self)  # the data stay the same object, by which a stored K is recognised
+        object.__setattr__(changed, "backend", backend)
+        return changed
+
+    def product(self, kernel: Kernel, V: Tensor) -> Tensor:
+        """Return (K ⊗ I) V for V (N, k), in float64."""
+        wide = V.reshape(len(self), -1).contiguous()
+        return self.backend.matmul(kernel, self.X, self.X, wide, precision=torch.float64).reshape(V.shape)
+
+    def gradient(self, kernel: Kernel, left: Tensor, right: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return ∂/∂θ of Σ_j left_jᵀ (K ⊗ I) right_j + Σ_ij weights_ij K_ij, on the CPU."""
+        n = len(self)
+        wide_left, wide_right = left.reshape(n, -1).contiguous(), right.reshape(n, -1).contiguous()
+        return self.backend.gradient(
+            kernel, self.X, self.X, wide_left, wide_right, weights=weights, precision=torch.float64
+        ).cpu()
+
+    def diagonal_gradient(self, kernel: Kernel, weights: Tensor) -> Tensor:
+        """Return ∂/∂θ of Σ_i weights_i k(x_i, x_i), on the CPU."""
+        with torch.enable_grad():
+            theta = kernel.log_parameters().detach().requires_grad_()
+            total = (weights * kernel.with_log_parameters(theta).diagonal(self.X)).sum()
+            if not total.requires_grad:
+                return torch.zeros_like(theta)
+            (gradient,) = torch.autograd.grad(total, theta, allow_unused=True, materialize_grads=True)
+        return gradient.cpu()
+
+    def expansion(self, gp: LatentProcess, f: Tensor) -> Expansion:
+        """Return log p(y | f) to third order around f (N, 1)."""
+        if isinstance(gp.likelihood, Softmax):
+            return ClassExpansion.at(gp.likelihood, self.y, f, self.classes)
+        return ScalarExpansion.at(gp.likelihood, self.y, f, self.exposure)
+
+    def log_density(self, gp: LatentProcess, f: Tensor) -> float:
+        """Return log p(y | f)."""
+        if isinstance(gp.likelihood, Softmax):
+            return float(gp.likelihood.log_density(self.y, f.reshape(len(self), -1)).sum())
+        return float(gp.likelihood.log_density(self.y, f[:, 0], self.exposure).sum())

@@ -1,0 +1,261 @@
+"""The latent process given the data, in Laplace's approximation: mean and covariance at new points, with bounds."""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kernelcg.arguments import matrix
+from kernelcg.backends.base import require_memory
+from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF
+from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
+from kernelcg.inference.laplace.evidence import systems_for
+from kernelcg.inference.laplace.indefinite_points import IndefinitePoints
+from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
+from kernelcg.inference.laplace.mode import Mode, find_mode, newton_step
+from kernelcg.inference.laplace.newton_systems import NewtonSystems
+from kernelcg.solvers import Status
+
+COLUMNS_AT_ONCE = 256
+BLOCKS_AT_ONCE = 16
+"""Blocks of N numbers a column that a solve and its check hold at once."""
+
+GUESSES, TIGHTENINGS = 2, 5
+
+STRONG_CONCAVITY = "the strong concavity of log p(f | y)"
+NEWTON = "one more Newton step"
+
+
+@dataclass(frozen=True, eq=False)
+class LatentPrediction:
+    """What is known about the latent values at new points.
+
+    Attributes
+    ----------
+    mean : (t, C)
+    mean_bound : (t,) upper bound of its numerical error; see `LaplacePosterior.rests_on`
+    covariance : (t, C, C) between the latent values of a point, or None
+    covariance_error : (t,) by how much the solves for k(X, x) may have left the variances too large
+    status : of the linear solves
+    """
+
+    mean: Tensor
+    mean_bound: Tensor
+    covariance: Tensor | None = None
+    covariance_error: Tensor | None = None
+    status: Status = Status.CONVERGED
+
+
+@dataclass(frozen=True, eq=False)
+class LaplacePosterior:
+    """p(f | y) ≈ N(f̂, (K⁻¹ + W)⁻¹): the mode, what solves further systems, and how far the mode may be off."""
+
+    gp: LatentProcess
+    problem: Observations
+    mode: Mode
+    method: str
+    numerics: Numerics
+    error: float
+    """‖∇log p(f̂) − a‖_K, which bounds ‖f̂ − f‖ in the norm of K⁻¹ for log-concave likelihoods without a drift."""
+    step: tuple[Tensor, Tensor]
+    """The Newton step that would come next: ‖δa‖_K (1,) and δβ."""
+    systems: NewtonSystems | None
+    apart: IndefinitePoints | None
+    RH: Tensor  # (N, b)
+    variance_tolerance: float
+
+    @property
+    def rests_on(self) -> str:
+        """Say what the bound of the mean rests on."""
+        return STRONG_CONCAVITY if self.gp.is_log_concave and self.problem.H.shape[1] == 0 else NEWTON
+
+    # without its factors
+
+    @property
+    def is_lean(self) -> bool:
+        """Whether it holds nothing but O(n d) numbers: the mean is at hand, everything else needs `restored`."""
+        return self.systems is None
+
+    def lean(self) -> "LaplacePosterior":
+        """Return it without factors and preconditioners, to be stored."""
+        return replace(self, problem=self.problem.forgetting(), systems=None, apart=None)
+
+    def restored(self) -> "LaplacePosterior":
+        """Return it with what further solves need."""
+        problem = self.problem.storing(self.gp.kernel)
+        systems = systems_for(problem, self.gp, self.method, self.numerics)
+        systems.at(self.mode.expansion)
+        apart = IndefinitePoints.of(problem, self.gp, systems, self._rtol())
+        return replace(self, problem=problem, systems=systems, apart=apart)
+
+    def _rtol(self) -> float:
+        return 1e-2 * self.variance_tolerance
+
+    # prediction
+
+    def mean(self, X: Tensor) -> Tensor:
+        """Return (t, C) the means: one product."""
+        X, problem = self.checked_inputs(X), self.problem
+        a = self.mode.a.reshape(len(problem), -1).contiguous()
+        product = problem.backend.matmul(self.gp.kernel, X, problem.X, a, precision=torch.float64)
+        return product + problem.drift(X) @ self.mode.beta if problem.H.shape[1] else product
+
+    def mean_bound(self, X: Tensor) -> Tensor:
+        """Return (t,) bounds of the numerical error of the mean of every latent value.
+
+        With r = ∇log p − a the mode is off by at most ‖r‖_K in the norm of K⁻¹, since −∇²log p(f | y) ⪰ K⁻¹; the mean
+        at x by √k(x, x) times that. Otherwise twice what one more Newton step could change is given: an estimate.
+        """
+        X, problem, a = self.checked_inputs(X), self.problem, self.mode.a
+        root = self.gp.kernel.diagonal(X).detach().clamp_min(0).sqrt()
+        largest = float(self.gp.kernel.diagonal(problem.X).detach().max())
+        rounding = 8 * UNIT_ROUNDOFF * float(a.abs().sum()) * math.sqrt(largest) * root
+        if self.rests_on == STRONG_CONCAVITY:
+            return root * self.error + rounding
+        length, dbeta = self.step
+        return 2 * (root * length + (problem.drift(X) @ dbeta).abs()[:, 0]) + rounding
+
+    def predict(self, X: Tensor, *, covariance: bool = False) -> LatentPrediction:
+        """Return the means with their bounds, and if asked for the covariance of the latent values of each point."""
+        X = self.checked_inputs(X)
+        mean, bound = self.mean(X), self.mean_bound(X)
+        if not covariance:
+            return LatentPrediction(mean, bound)
+        self.at_hand()[0].sharpen()
+        parts = [self._covariance(some) for some in X.split(self._points_at_once())]
+        failed = [status for *_, status in parts if status is not Status.CONVERGED]
+        return LatentPrediction(
+            mean,
+            bound,
+            torch.cat([found for found, _, _ in parts]),
+            torch.cat([error for _, error, _ in parts]),
+            failed[0] if failed else Status.CONVERGED,
+        )
+
+    def _covariance(self, X: Tensor) -> tuple[Tensor, Tensor, Status]:
+        r"""Return (t, C, C) covariances, (t,) how much too large they may be, and the status, for one chunk.
+
+        :math:`k_{**} I - k_*^\top R k_*`, R = S A⁻¹ Sᵀ + N B Nᵀ. For b = Sᵀk and v ≈ A⁻¹b, ρ = b − Av, the form bᵀA⁻¹b
+        is bᵀv + vᵀρ or little larger: see `_tightened`. The drift adds (h − HᵀRk)ᵀ(HᵀRH)⁻¹(h − HᵀRk).
+        """
+        (_, apart), problem, C, t = self.at_hand(), self.problem, self.problem.classes, len(X)
+        if not apart.exists:
+            return X.new_full((t, C, C), math.nan), X.new_full((t,), math.inf), Status.INDEFINITE_OPERATOR
+        K = problem.backend.block(self.gp.kernel, problem.X, X, precision=torch.float64)  # (n, t)
+        prior = self.gp.kernel.diagonal(X).detach().clamp_min(0)
+        eye = torch.eye(C, dtype=K.dtype, device=K.device)
+        columns = torch.einsum("it,cd->ictd", K, eye).reshape(problem.size, t * C)
+        B = self.mode.expansion.half_transposed(columns)
+        V, residual, error, status = self._tightened(B, prior.repeat_interleave(C))
+        left, right = B.reshape(-1, t, C), V.reshape(-1, t, C)
+        form = torch.einsum("ita,itb->tab", left, right)
+        slack = torch.einsum("ita,itb->tab", right, residual.reshape(-1, t, C))
+        explained = 0.5 * (form + form.mT) + 0.5 * (slack + slack.mT)
+        if len(apart.B):
+            columns_apart = apart.N.T @ K
+            explained = explained + (columns_apart * (apart.B @ columns_apart)).sum(0)[:, None, None]
+        covariance = prior[:, None, None] * eye - explained
+        if problem.H.shape[1]:
+            h = problem.drift(X).T - self.RH.T @ K  # (b, t)
+            solved = torch.linalg.lstsq(problem.H.T @ self.RH, h).solution
+            covariance = covariance + (h * solved).sum(0)[:, None, None]
+        covariance.diagonal(dim1=1, dim2=2).clamp_min_(0.0)
+        return covariance, error.reshape(t, C).sum(1), status
+
+    def _tightened(self, B: Tensor, prior: Tensor) -> tuple[Tensor, Tensor, Tensor, Status]:
+        """Solve A V = B until the variances are known to the relative tolerance, or no better.
+
+        Returned are V, ρ = B − A V, by how much bᵀv + vᵀρ may fall short of bᵀA⁻¹b, and the status. That is ρᵀA⁻¹ρ,
+        at most ρᵀP⁻¹ρ for a known P ⪯ A, or ‖ρ‖² since A ⪰ I. P⁻¹B is the first guess, P⁻¹ρ its first correction:
+        often good enough, for one product each.
+        """
+        systems, _ = self.at_hand()
+        exact, below = systems.A.with_precision(torch.float64), systems.below()
+        stopping = replace(self.numerics.stopping, rtol=0.0, atol=0.0)
+        enough = (0.1 * self.variance_tolerance * prior.clamp_min(1e-300)).sqrt()  # of ‖ρ‖, until more is known
+        V, residual, error = torch.zeros_like(B), B.clone(), torch.full_like(prior, math.inf)
+        open_, status = torch.arange(B.shape[1], device=B.device), Status.CONVERGED
+        for attempt in range(TIGHTENINGS):
+            left = residual[:, open_]
+            if below is not None and attempt < GUESSES:
+                V[:, open_] += below.solve(left)
+            else:
+                V[:, open_] += systems.solve(left, replace(stopping, atol=float(enough[open_].min())))
+                status = systems.last
+            left = B[:, open_] - exact @ V[:, open_]
+            residual[:, open_] = left
+            error[open_] = (left * (left if below is None else below.solve(left))).sum(0)
+            known = (prior - (B * V + V * residual).sum(0) - error).clamp_min(1e-12 * prior)
+            excess = error / (self.variance_tolerance * known)
+            enough = enough.minimum(0.5 * residual.norm(dim=0) / excess.clamp_min(1.0).sqrt())
+            open_ = (~(excess <= 1)).nonzero()[:, 0]
+            if len(open_) == 0 or status is not Status.CONVERGED:
+                break
+        failed = Status.PRECISION_EXHAUSTED if status is Status.CONVERGED else status
+        return V, residual, error, Status.CONVERGED if len(open_) == 0 else failed
+
+    def at_hand(self) -> tuple[NewtonSystems, IndefinitePoints]:
+        """Return the factors, or raise if it was stored without them."""
+        if self.systems is None or self.apart is None:
+            raise ValueError("this posterior was stored without its factors: call restored() first")
+        return self.systems, self.apart
+
+    def _points_at_once(self) -> int:
+        budget, C = self.problem.backend.budget(), self.problem.classes
+        each = 8 * self.problem.size * C * BLOCKS_AT_ONCE
+        require_memory(each, budget, f"solving for the {C} latent values of one more point")
+        return max(1, int(min(budget // each, COLUMNS_AT_ONCE // C)))
+
+    def checked_inputs(self, X: Tensor) -> Tensor:
+        """Return X as a float64 tensor beside the data, or raise."""
+        X = matrix(X, "X").detach().double().to(self.problem.X.device)
+        if X.shape[1] != self.problem.X.shape[1]:
+            raise ValueError(f"X has {X.shape[1]} features but the model was fitted to {self.problem.X.shape[1]}")
+        return X
+
+
+def condition_laplace(
+    problem: Observations,
+    gp: LatentProcess,
+    *,
+    method: str = "iterative",
+    rtol: float = 1e-6,
+    numerics: Numerics = Numerics(),
+    variance_tolerance: float = 1e-2,
+    start: Tensor | None = None,
+) -> LaplacePosterior:
+    """Condition the latent process on the data: the mode to ``rtol``, and what predictions need.
+
+    Parameters
+    ----------
+    rtol : of the mode: ‖∇log p(f̂) − a‖ relative to ‖∇log p(f̂)‖
+    variance_tolerance : certified relative error of predictive latent variances
+    start : f of a mode nearby
+    """
+    gp = gp.with_log_parameters(gp.log_parameters().detach())
+    problem = problem.storing(gp.kernel)
+    systems = systems_for(problem, gp, method, numerics)
+    mode = find_mode(problem, gp, systems, rtol=rtol, start=start)
+    systems.at(mode.expansion)
+    apart = IndefinitePoints.of(problem, gp, systems, 1e-2 * variance_tolerance)
+    known = apart if apart.exists else None
+    delta, dbeta, RH = newton_step(problem, systems, mode.a, mode.expansion.gradient - mode.a, 1e-2, known)
+    if problem.H.shape[1]:
+        _, RH = systems.unbent(mode.a, 1e-2 * variance_tolerance, problem.H)
+        RH = RH + apart.N @ (apart.B @ (apart.N.T @ problem.H))
+    both = torch.cat([mode.expansion.gradient - mode.a, delta], dim=1)
+    residual, step = (both * problem.product(gp.kernel, both)).sum(0).clamp_min(0.0).sqrt().split(1)
+    error = float(residual) + _rounding(problem, gp, mode)
+    step = step if apart.exists else torch.full_like(step, math.inf)  # no maximum: one more step leads away
+    return LaplacePosterior(
+        gp, problem, mode, method, numerics, error, (step, dbeta), systems, apart, RH, variance_tolerance
+    )
+
+
+def _rounding(problem: Observations, gp: LatentProcess, mode: Mode) -> float:
+    """Return a bound of ‖W e‖_K for the rounding e of f = Ka: ‖K‖ ≤ tr K, |e_i| ≤ 8u Σ|a| max K."""
+    largest = float(gp.kernel.diagonal(problem.X).detach().max())
+    entry = 8 * UNIT_ROUNDOFF * float(mode.a.abs().sum()) * largest
+    spectrum = math.sqrt(largest * len(problem))
+    return spectrum * mode.expansion.norm() ** 2 * entry * math.sqrt(problem.size)

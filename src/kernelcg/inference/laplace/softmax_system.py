@@ -1,0 +1,111 @@
+"""The system of a softmax Newton step, N = nC rows, and its preconditioner with one factor a class."""
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Generator, Tensor
+
+from kernelcg.backends import Backend
+from kernelcg.kernels import Kernel
+from kernelcg.operators import LinearOperator
+from kernelcg.randomness import normal
+
+ROWS_AT_ONCE = 2048
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxSystem(LinearOperator):
+    r"""A = Sᵀ(K ⊗ I)S + I with S = diag(√π)(I − √π√πᵀ) at each point: W = S Sᵀ = diag(π) − ππᵀ."""
+
+    kernel: Kernel
+    X: Tensor
+    pi: Tensor  # (n, C)
+    backend: Backend
+    product_dtype: torch.dtype = torch.float64
+
+    def __len__(self) -> int:
+        return self.pi.numel()
+
+    def __matmul__(self, V: Tensor) -> Tensor:
+        (n, C), root = self.pi.shape, self.pi.sqrt().to(V.dtype)[..., None]
+        scaled = (root * without_root(V.reshape(n, C, -1), root)).reshape(n, -1)
+        product = self.backend.matmul(self.kernel, self.X, self.X, scaled, precision=self.precision)
+        return without_root(root * product.reshape(n, C, -1), root).reshape(V.shape) + V
+
+    @property
+    def device(self) -> torch.device:
+        return self.pi.device
+
+    @property
+    def precision(self) -> torch.dtype:
+        return self.product_dtype
+
+    def with_precision(self, precision: torch.dtype) -> Self:
+        return replace(self, product_dtype=precision)
+
+    def memory_budget(self) -> int | None:
+        return self.backend.budget()
+
+    def spectrum_floor(self) -> float:
+        """Return 1: SᵀKS is positive semi-definite."""
+        return 1.0
+
+
+def without_root(V: Tensor, root: Tensor) -> Tensor:
+    """Return Π V, Π = I − √π√πᵀ at each point, for V (n, C, k) and √π (n, C, 1)."""
+    return V - root * (root * V).sum(1, keepdim=True)
+
+
+class SoftmaxLowRank:
+    r"""P = Sᵀ(F Fᵀ ⊗ I)S + I: A with F Fᵀ ⪯ K in the place of K, by Woodbury's identity.
+
+    With G = Sᵀ(F ⊗ I), :math:`P^{-1} = I - G M^{-1} G^\top` and
+    :math:`M = I + G^\top G = I + \operatorname{bldiag}_c(F^\top D_c F) - H^\top H`, D_c = diag(π_c),
+    H = [D_1 F, …, D_C F]. Costs O(n (Cm)²) to make and O(n C m k) to apply; n m + (Cm)² numbers are stored. The
+    diagonal is I, so that nothing cancels as it would at small noise. One factor for each class instead, with
+    Π = I − √π√πᵀ around them, leaves eigenvalues of several hundred where the classes are nearly certain.
+    """
+
+    is_constant = True
+
+    def __init__(self, F: Tensor, pi: Tensor):
+        self.F, self.root = F, pi.sqrt()[..., None]  # (n, m), (n, C, 1)
+        m, C = F.shape[1], pi.shape[1]
+        M = torch.eye(C * m, dtype=F.dtype, device=F.device)
+        for some, p in zip(F.split(ROWS_AT_ONCE), pi.split(ROWS_AT_ONCE), strict=True):
+            H = (p[:, :, None] * some[:, None, :]).reshape(len(p), C * m)
+            M.addmm_(H.T, H, alpha=-1)
+            for c in range(C):
+                own = slice(c * m, (c + 1) * m)
+                M[own, own].addmm_(some.T, H[:, own])
+        self.L = torch.linalg.cholesky(M)
+
+    def solve(self, R: Tensor) -> Tensor:
+        """Return P⁻¹R, R (N, k)."""
+        V = R.double()
+        small = torch.cholesky_solve(self._inwards(V), self.L)
+        return (V - self._outwards(small)).to(R.dtype)
+
+    def log_determinant(self) -> Tensor:
+        """Return log|P|."""
+        return 2 * self.L.diagonal().log().sum()
+
+    def sample(self, generator: Generator, k: int) -> Tensor:
+        """Return (N, k) draws G ε₁ + ε₂ from N(0, P)."""
+        n, C = self.root.shape[:2]
+        inner = normal(len(self.L), k, generator, like=self.F)
+        return self._outwards(inner) + normal(n * C, k, generator, like=self.F)
+
+    def _inwards(self, V: Tensor) -> Tensor:
+        """Return GᵀV = (F ⊗ I)ᵀ S V, the classes one after the other: (Cm, k)."""
+        n, C = self.root.shape[:2]
+        scaled = self.root * without_root(V.reshape(n, C, -1), self.root)
+        inner = (self.F.T @ scaled.reshape(n, -1)).reshape(self.F.shape[1], C, -1)
+        return inner.transpose(0, 1).reshape(len(self.L), -1)
+
+    def _outwards(self, small: Tensor) -> Tensor:
+        """Return G small = Sᵀ(F ⊗ I) small."""
+        n, C = self.root.shape[:2]
+        inner = small.reshape(C, self.F.shape[1], -1).transpose(0, 1).reshape(self.F.shape[1], -1)
+        return without_root(self.root * (self.F @ inner).reshape(n, C, -1), self.root).reshape(n * C, -1)

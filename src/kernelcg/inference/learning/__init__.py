@@ -1,0 +1,1 @@
+"""Maximising a criterion over the hyperparameters, whatever the criterion is."""

@@ -1,0 +1,41 @@
+"""Low rank plus Vecchia preconditioner."""
+
+from typing import ClassVar
+
+from torch import Generator, Tensor
+
+from kernelcg.backends import Backend
+from kernelcg.kernels import Kernel
+from kernelcg.preconditioners.base import Preconditioner, checked_count
+from kernelcg.preconditioners.low_rank_remainder import LowRankAndRemainder, sparse_remainder
+from kernelcg.preconditioners.partial_cholesky import extended, no_pivots, random_pivots
+from kernelcg.randomness import child
+
+
+class LowRankVecchia(Preconditioner):
+    r"""Randomly pivoted Cholesky for what is global, a Vecchia factor of the remainder for what is local.
+
+    .. math:: P = S F F^\top S + (G^\top G)^{-1}, \qquad G^\top G \approx \bigl(S (K - F F^\top) S + D\bigr)^{-1}
+
+    Long lengthscales are the work of F, short ones that of G. Best with block PCG.
+    """
+
+    COST: ClassVar[str] = "build O(n (m² + q² m + q³)) and a neighbour search, apply O(n (m + q) k)"
+    EXACT_AT_FULL_RANK: ClassVar[bool] = True
+
+    rank: int = 500
+    """Largest rank m of the global part."""
+
+    neighbours: int = 60
+    """Earlier neighbours of each point, q."""
+
+    tolerance: float = 0.0
+    """Stop growing the rank once tr(K − F Fᵀ) ≤ tolerance·tr K."""
+
+    def prepare(self, kernel: Kernel, X: Tensor, backend: Backend, generator: Generator) -> LowRankAndRemainder:
+        rank = checked_count(self.rank, 500, len(X), "rank")
+        choose = random_pivots(child(generator, "pivots"))
+        start = no_pivots(kernel, X)
+        found = extended(start, kernel, X, backend, rank=rank, tolerance=self.tolerance, choose=choose)
+        order = child(generator, "order")
+        return LowRankAndRemainder(found.F, sparse_remainder(kernel, X, backend, order, self.neighbours, found.F))

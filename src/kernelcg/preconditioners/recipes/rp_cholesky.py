@@ -1,0 +1,41 @@
+"""Randomly pivoted Cholesky preconditioner."""
+
+from typing import ClassVar
+
+from torch import Generator, Tensor
+
+from kernelcg.backends import Backend
+from kernelcg.kernels import Kernel
+from kernelcg.preconditioners.base import Preconditioner, checked_count
+from kernelcg.preconditioners.low_rank_remainder import DiagonalRemainder, LowRankAndRemainder
+from kernelcg.preconditioners.partial_cholesky import extended, no_pivots, random_pivots
+
+
+class RPCholesky(Preconditioner):
+    r"""Factor K partially, with pivots drawn in proportion to what is left to explain.
+
+    .. math:: P = S F F^\top S + D, \qquad F F^\top \preceq K
+
+    Close to the best rank-m approximation in the mean, from m columns of K; drawn in blocks, so that the work is
+    matrix products.
+
+    References
+    ----------
+    Chen, Epperly, Tropp & Webber (2022); Epperly, Tropp & Webber (2024).
+    """
+
+    COST: ClassVar[str] = "build O(n m²), apply O(n m k)"
+    EXACT_AT_FULL_RANK: ClassVar[bool] = True
+
+    rank: int = 500
+    """Largest rank m."""
+
+    tolerance: float = 0.0
+    """Stop growing once tr(K − F Fᵀ) ≤ tolerance·tr K."""
+
+    def prepare(self, kernel: Kernel, X: Tensor, backend: Backend, generator: Generator) -> LowRankAndRemainder:
+        rank = checked_count(self.rank, 500, len(X), "rank")
+        choose = random_pivots(generator)
+        start = no_pivots(kernel, X)
+        found = extended(start, kernel, X, backend, rank=rank, tolerance=self.tolerance, choose=choose)
+        return LowRankAndRemainder(found.F, DiagonalRemainder())
