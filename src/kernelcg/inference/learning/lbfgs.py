@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import torch
+from scipy.optimize import lsq_linear
 from torch import Tensor
 
 State = TypeVar("State")
@@ -76,35 +77,27 @@ class Curvature:
         """Return the curvature of a function that is ``factor`` times as steep."""
         return replace(self, pairs=tuple((step, factor * fall) for step, fall in self.pairs))
 
-    def direction(self, gradient: Tensor, free: Tensor) -> Tensor | None:
-        """Return (−∇²f)⁻¹ g on the free coordinates by the two-loop recursion; None if no pair is usable there."""
-        pairs = self._usable(free)
-        if not pairs:
+    def inverse(self) -> Tensor | None:
+        """Return (−∇²f)⁻¹ as BFGS builds it from the pairs, a dense (p, p) matrix; None if there are none."""
+        if not self.pairs:
             return None
-        q, coefficients = gradient * free, []
-        for step, fall in reversed(pairs):
-            coefficients.append((step @ q) / (step @ fall))
-            q = q - coefficients[-1] * fall
-        step, fall = pairs[-1]
-        q = q * ((step @ fall) / (fall @ fall))
-        for (step, fall), alpha in zip(pairs, reversed(coefficients), strict=True):
-            q = q + (alpha - (fall @ q) / (step @ fall)) * step
-        return q
+        step, fall = self.pairs[-1]
+        one = torch.eye(len(step), dtype=step.dtype)
+        H = one * ((step @ fall) / (fall @ fall))
+        for step, fall in self.pairs:
+            across = one - torch.outer(step, fall) / (step @ fall)
+            H = across @ H @ across.T + torch.outer(step, step) / (step @ fall)
+        return H
 
     def unexplored(self, gradient: Tensor, free: Tensor) -> Tensor:
         """Return the part of the gradient along which no step has gone; 0 once there are enough of them."""
-        pairs = self._usable(free)
-        if not pairs or len(pairs) >= ENOUGH_PAIRS:
-            return gradient * free * (not pairs)
-        steps = torch.stack([step / step.norm() for step, _ in pairs])
+        moves = [step * free for step, _ in self.pairs if bool((step * free).any())]
+        if not moves or len(moves) >= ENOUGH_PAIRS:
+            return gradient * free * (not moves)
+        steps = torch.stack([step / step.norm() for step in moves])
         _, lengths, along = torch.linalg.svd(steps, full_matrices=False)
         known = along[lengths > EXPLORED * lengths[0]]
         return gradient * free - known.T @ (known @ (gradient * free))
-
-    def _usable(self, free: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return the pairs on the free coordinates along which the function curves downwards."""
-        pairs = [(step * free, fall * free) for step, fall in self.pairs]
-        return [(step, fall) for step, fall in pairs if float(step @ fall) > 1e-10 * float(step.norm() * fall.norm())]
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,23 +168,45 @@ def ascend(
 
 
 def _direction(point: Point[State], curvature: Curvature, lower: Tensor, upper: Tensor) -> Tensor:
-    """Return where to go: a quasi-Newton step on what is free to move, and a short one where nothing is known yet."""
-    g = point.gradient
-    free = ~(((point.theta <= lower) & (g < 0)) | ((point.theta >= upper) & (g > 0)))
-    direction = curvature.direction(g, free)
+    """Return where to go: a quasi-Newton step within the bounds, and a short one where nothing is known yet."""
+    g, H = point.gradient, curvature.inverse()
+    low, high = lower - point.theta, upper - point.theta
+    free = ~(((low >= 0) & (g < 0)) | ((high <= 0) & (g > 0)))
+    direction = None if H is None else _bounded_newton(g, H, low, high)
     if direction is None or float(g @ direction) <= 0:
-        return _short(g * free)
-    unexplored = _short(curvature.unexplored(g, free))
+        return _short(g * free).clamp(low, high)
+    unexplored = _short(curvature.unexplored(g, free)).clamp(low, high)
     return unexplored if float(g @ unexplored) > float(g @ direction) else direction
+
+
+def _bounded_newton(g: Tensor, H: Tensor, low: Tensor, high: Tensor) -> Tensor | None:
+    """Return the s within [low, high] that maximises gᵀs − ½ sᵀH⁻¹s; None if H is singular.
+
+    Clamping the step H g would not do: where coordinates stop at a bound the others have to make up for it. With
+    H = M Mᵀ it is the least-squares problem ‖M⁻¹s − Mᵀg‖² with bounds.
+    """
+    newton = H @ g
+    if bool(((low <= newton) & (newton <= high)).all()):
+        return newton
+    M, failed = torch.linalg.cholesky_ex(H)
+    if bool(failed) or not bool(M.isfinite().all()):
+        return None
+    A = torch.linalg.solve_triangular(M, torch.eye(len(g), dtype=g.dtype), upper=False)
+    movable = low < high  # what is fixed stays, and scipy wants bounds that are apart
+    found = lsq_linear(
+        A[:, movable].numpy(), (M.T @ g).numpy(), (low[movable].numpy(), high[movable].numpy()), method="bvls"
+    )
+    step = torch.zeros_like(g)
+    step[movable] = torch.from_numpy(found.x)
+    return step.clamp(low, high)
 
 
 def _promised_by_noise(noise: Tensor, curvature: Curvature) -> float:
     """Return the mean of ½ gᵀ(−∇²f)⁻¹g over gradients that are nothing but noise; 0 if little is known."""
-    free = noise > 0
-    if len(curvature.pairs) < min(int(free.sum()), FEW_PAIRS):
+    learned, H = int((noise > 0).sum()), curvature.inverse()
+    if H is None or len(curvature.pairs) < min(learned, FEW_PAIRS):
         return 0.0
-    diagonal = [curvature.direction(unit, free) for unit in torch.diag(free.double())]
-    return 0.5 * sum(float(noise[i] ** 2 * row[i]) for i, row in enumerate(diagonal) if row is not None)
+    return 0.5 * float(noise.square() @ H.diagonal())
 
 
 def _short(g: Tensor) -> Tensor:
