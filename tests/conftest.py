@@ -8,7 +8,12 @@ from strategies import BACKENDS, DTYPES, NATIVE
 
 from kernelcg import backends
 
-settings.register_profile("kernelcg", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+os.environ["KERNELCG_PROFILE"] = "typical"  # the same choices on every machine
+
+settings.register_profile(
+    "kernelcg", deadline=None, max_examples=25, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("fuzz", settings.get_profile("kernelcg"), derandomize=False, max_examples=500)
 settings.register_profile("quick", settings.get_profile("kernelcg"), phases=[Phase.explicit, Phase.generate])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "kernelcg"))
 

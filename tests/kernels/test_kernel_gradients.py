@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from reference import gradient_error, kernel_derivatives, kernel_matrix, log_parameters
 from strategies import KERNELS, columns, features, kernels, points, sizes
 
-from kernelcg.kernels import Matern
+from kernelcg.kernels import Matern, Periodic
 
 
 def autograd(kernel, X, Y, left, right):
@@ -41,6 +41,14 @@ def test_coinciding_points_have_the_right_derivative(data, n, d):
     kernel, X = data.draw(kernels(d)), data.draw(points(n, d)).repeat(2, 1)
     left, right = data.draw(columns(2 * n, 1)), data.draw(columns(2 * n, 1))
     assert gradient_error(autograd(kernel, X, X, left, right), kernel, X, X, left, right) < 1e-11
+
+
+@pytest.mark.parametrize("x", [0.2, 0.6, 2.0, 3.0, 1.4e3])
+def test_periodic_where_points_are_whole_periods(x):
+    """x / p is an integer up to rounding: which side of it a formula sees must not matter to its derivative."""
+    kernel = Periodic(1.0, 0.2, 1.0)
+    X, Y, one = torch.tensor([[0.1257]]).double(), torch.tensor([[x]]).double(), torch.ones(1, 1).double()
+    assert gradient_error(autograd(kernel, X, Y, one, one), kernel, X, Y, one, one) < 1e-11
 
 
 @pytest.mark.parametrize("nu", [0.5, 1.5, 2.5])

@@ -166,8 +166,13 @@ class Periodic(Kernel):
         per_feature(self.period, d, "period")
 
     def _circles(self, X: Tensor) -> Tensor:
-        """Return points on circles; whole periods are taken out without rounding."""
-        angle = 2 * math.pi * (torch.fmod(X, self.period) / self.period)
+        """Return points on circles; whole periods are taken out without rounding.
+
+        The derivative is that of x / p: at whole periods `torch.fmod` and its own derivative round to different turns.
+        """
+        turns = X / self.period
+        phase = (torch.fmod(X, self.period) / self.period).detach() + (turns - turns.detach())
+        angle = 2 * math.pi * phase
         return torch.cat([angle.cos() / self.lengthscale, angle.sin() / self.lengthscale], dim=1)
 
 
