@@ -6,7 +6,17 @@ import torch
 from kernelcg.backends import Tiles
 from kernelcg.kernels import RBF, Linear, Matern, Periodic, RationalQuadratic
 from kernelcg.operators import KernelPlusDiagonal
-from kernelcg.solvers import Status, Stopping, apply_function, apply_function_rational, log_determinant, sample, solve
+from kernelcg.solvers import (
+    CholeskyFactor,
+    Status,
+    Stopping,
+    apply_function,
+    apply_function_rational,
+    log_determinant,
+    sample,
+    solve,
+)
+from kernelcg.solvers.blocked_cholesky import work_bytes
 
 pytestmark = [
     pytest.mark.gpu,
@@ -49,6 +59,23 @@ def test_solvers_run_on_the_device(method):
     assert report.solution.is_cuda
     exact = torch.linalg.solve(A.dense().cpu(), B)
     assert float((report.solution.cpu() - exact).norm() / exact.norm()) <= 1e-6
+
+
+def test_a_large_factor_and_its_inverse_take_the_place_of_the_matrix():
+    X, B = data(6000, 3)
+    A = KernelPlusDiagonal(Matern(1.0), X.cuda(), 0.1)
+    P, B = A.dense(), B.cuda()
+    reference = P.cpu()
+    CholeskyFactor(A.dense()).inverse()  # the libraries have their work space
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    factor = CholeskyFactor(P)
+    solved, inverse = factor.solve(B), factor.inverse()
+    assert torch.cuda.max_memory_allocated() - before <= work_bytes(6000) + 2**26
+    assert inverse.data_ptr() == P.data_ptr()
+    exact = torch.linalg.solve(reference, B.cpu())
+    for found in (solved, inverse @ B):
+        assert float((found.cpu() - exact).norm() / exact.norm()) <= 1e-10
 
 
 def test_functions_and_determinants_run_on_the_device():

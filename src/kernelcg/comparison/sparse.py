@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
-from scipy.linalg import LinAlgError
+from numpy.linalg import LinAlgError
 from torch import Tensor
 
 from kernelcg.comparison.sparse_prior import LatentPosterior, SparseApproximation

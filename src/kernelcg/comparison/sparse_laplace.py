@@ -6,7 +6,7 @@ As in GPstuff (``latent_method`` "Laplace"). Baselines of a comparison, as in `k
 from dataclasses import dataclass, replace
 
 import torch
-from scipy.linalg import LinAlgError
+from numpy.linalg import LinAlgError
 from torch import Tensor
 
 from kernelcg.comparison.sparse import Evidence, SparseCriterion

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.linalg import LinAlgError
+from numpy.linalg import LinAlgError
 from torch import Generator, Tensor
 from torch.utils.checkpoint import checkpoint
 

@@ -30,7 +30,7 @@ from kernelcg.likelihoods import BernoulliProbit, Likelihood, Softmax
 from kernelcg.parameters import Parametric
 from kernelcg.randomness import child
 from kernelcg.solvers import Status, Stopping
-from kernelcg.solvers.direct import IN_PLACE_ROWS
+from kernelcg.solvers.direct import IN_PLACE_ROWS, factor_bytes
 
 START_NOISE = 0.1
 KERNELS = ("iso", "ARD")
@@ -132,9 +132,8 @@ class RegressionTask(Task):
 
     @property
     def direct_bytes(self) -> int:
-        n, X = len(self.problem), self.problem.X
-        in_place = X.device.type == "cpu" and n > IN_PLACE_ROWS
-        return (1 if in_place else FACTORS) * 8 * n * n
+        n = len(self.problem)
+        return factor_bytes(n) if n > IN_PLACE_ROWS else FACTORS * 8 * n * n
 
     def chosen(self, solver: str) -> str:
         return chosen_method(self.problem, solver)[0]

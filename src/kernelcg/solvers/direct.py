@@ -1,32 +1,34 @@
 """Direct solution by Cholesky factorisation."""
 
-import numpy as np
 import torch
-from scipy.linalg import LinAlgError, cho_solve, cholesky
-from scipy.linalg.lapack import dpotri
+from numpy.linalg import LinAlgError
 from torch import Generator, Tensor
 
 from kernelcg.backends.base import available_memory, require_memory
 from kernelcg.randomness import normal
+from kernelcg.solvers.blocked_cholesky import factorise_in_place, invert_in_place, work_bytes
 from kernelcg.solvers.monitor import Monitor
 from kernelcg.solvers.pcg import pcg
 from kernelcg.solvers.report import Status
 
-MIRRORED_ROWS = 512
-
 IN_PLACE_ROWS = 3000
-"""Rows above which memory counts and SciPy's LAPACK, which works in place, is called. Below, torch's is: the threads of
-both libraries would hinder each other in quick succession (three times the time of a fit at n = 1000)."""
+"""Rows above which memory counts and the matrix is factorised in its own place. Up to here torch's LAPACK is called:
+the copies that it makes are small, below 72 MB each."""
+
+
+def factor_bytes(n: int) -> int:
+    """Return the bytes of an n × n matrix and of what its factorisation takes: work space, or the factor beside it."""
+    return 8 * n * n + (work_bytes(n) if n > IN_PLACE_ROWS else 8 * n * n)
 
 
 def direct(monitor: Monitor) -> Tensor:
     """Solve A X = B by A = LLᵀ in float64, refined by PCG with the factor as its preconditioner.
 
-    Costs n³/3 multiply-adds and 8n² bytes, factored in place on the CPU; one or two products check the result.
+    Costs n³/6 multiply-adds and `factor_bytes` of memory; one or two products check the result.
     """
     A = monitor.exact
     budget = A.memory_budget() or available_memory()
-    require_memory(8 * len(A) ** 2, budget, f"the Cholesky factor of the {len(A)} x {len(A)} matrix")
+    require_memory(factor_bytes(len(A)), budget, f"the Cholesky factor of the {len(A)} x {len(A)} matrix")
     monitor.spectrum.enabled = False
     try:
         monitor.preconditioner = CholeskyFactor(A.dense())
@@ -40,42 +42,39 @@ def direct(monitor: Monitor) -> Tensor:
 
 
 class CholeskyFactor:
-    """A dense matrix P = LLᵀ, given by its factor. A large one on the CPU takes the place of the argument."""
+    """A dense matrix P = LLᵀ, given by its factor L with zeros above the diagonal.
+
+    The factor of more than `IN_PLACE_ROWS` rows takes the place of the argument, which must not be used any more.
+    """
 
     is_constant = True
 
     def __init__(self, P: Tensor):
-        self.in_place = P.device.type == "cpu" and len(P) > IN_PLACE_ROWS
+        self.in_place = len(P) > IN_PLACE_ROWS
         if self.in_place:
-            # the transpose of a row-major symmetric matrix is itself in the column-major order LAPACK works in
-            lower = cholesky(P.numpy().T, lower=True, overwrite_a=True, check_finite=False)
-            self.L = torch.from_numpy(lower)
-        else:
-            self.L, failed = torch.linalg.cholesky_ex(P)
-            if bool(failed):
-                raise LinAlgError("the matrix is not positive definite")
+            self.L = P if P.is_contiguous() else P.mT.contiguous()  # P is symmetric: column-major is as good
+            factorise_in_place(self.L)
+            return
+        self.L, failed = torch.linalg.cholesky_ex(P)
+        if bool(failed):
+            raise LinAlgError("the matrix is not positive definite")
+
+    def whiten(self, R: Tensor) -> Tensor:
+        """Return L⁻¹ R: the columns have the identity as covariance if those of R have P. Allocates n k numbers."""
+        return torch.linalg.solve_triangular(self.L, R, upper=False)
 
     def solve(self, R: Tensor) -> Tensor:
-        """Return P⁻¹ R."""
+        """Return P⁻¹ R. Allocates n k numbers, and up to `IN_PLACE_ROWS` rows a copy of L."""
         if not self.in_place:
             return torch.cholesky_solve(R, self.L)
-        solved = cho_solve((self.L.numpy(), True), R.numpy(), check_finite=False)
-        return torch.from_numpy(np.ascontiguousarray(solved))
+        return torch.linalg.solve_triangular(self.L.mT, self.whiten(R), upper=True).contiguous()
 
     def inverse(self) -> Tensor:
-        """Return P⁻¹, which takes the place of the factor: this object must not be used any more."""
+        """Return P⁻¹, row-major, which takes the place of the factor: this object must not be used any more."""
         if not self.in_place:
             return torch.cholesky_inverse(self.L).mT  # symmetric, and row-major so
-        lower, failed = dpotri(self.L.numpy(), lower=1, overwrite_c=1)
-        if failed:
-            raise LinAlgError("the matrix is singular")
-        inverse = torch.from_numpy(lower.T)  # row-major, upper triangle valid
-        for start in range(0, len(inverse), MIRRORED_ROWS):
-            rows = slice(start, start + MIRRORED_ROWS)
-            above = inverse[rows, rows].triu(1)
-            inverse[rows, rows] = above + above.T + torch.diag(inverse[rows, rows].diagonal())
-            inverse[start + MIRRORED_ROWS :, rows] = inverse[rows, start + MIRRORED_ROWS :].T
-        return inverse
+        invert_in_place(self.L)
+        return self.L
 
     def dense(self) -> Tensor:
         """Return P."""

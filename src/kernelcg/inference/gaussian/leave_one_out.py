@@ -51,7 +51,7 @@ def leave_one_out(posterior: Posterior, *, probes: int = 64, generator: Generato
     problem, bound, status = posterior.problem, posterior.bound, Status.CONVERGED
     if isinstance(bound, Exact):
         n = len(problem)
-        L_inverse = torch.linalg.solve_triangular(bound.P.L, torch.eye(n).to(bound.P.L), upper=False)
+        L_inverse = bound.P.whiten(torch.eye(n).to(bound.P.L))
         diagonal, error = L_inverse.square().sum(0), torch.zeros(n, dtype=torch.float64, device=problem.X.device)
     else:
         low_rank = bound if isinstance(bound, LowerBound) else LowerBound.of(posterior.A, generator)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from scipy.linalg import LinAlgError
+from numpy.linalg import LinAlgError
 from torch import Generator, Tensor
 
 from kernelcg import planning

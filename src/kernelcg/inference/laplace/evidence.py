@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 import torch
-from scipy.linalg import LinAlgError
+from numpy.linalg import LinAlgError
 from torch import Tensor
 
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics, Probes
