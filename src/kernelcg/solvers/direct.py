@@ -6,7 +6,7 @@ from scipy.linalg import LinAlgError, cho_solve, cholesky
 from scipy.linalg.lapack import dpotri
 from torch import Generator, Tensor
 
-from kernelcg.backends.base import available_memory, require_memory
+from kernelcg.backends.memory import require_memory
 from kernelcg.randomness import normal
 from kernelcg.solvers.monitor import Monitor
 from kernelcg.solvers.pcg import pcg
@@ -25,8 +25,7 @@ def direct(monitor: Monitor) -> Tensor:
     Costs n³/3 multiply-adds and 8n² bytes, factored in place on the CPU; one or two products check the result.
     """
     A = monitor.exact
-    budget = A.memory_budget() or available_memory()
-    require_memory(8 * len(A) ** 2, budget, f"the Cholesky factor of the {len(A)} x {len(A)} matrix")
+    require_memory(8 * len(A) ** 2, A.memory_budget(), f"the Cholesky factor of the {len(A)} x {len(A)} matrix")
     monitor.spectrum.enabled = False
     try:
         monitor.preconditioner = CholeskyFactor(A.dense())
