@@ -10,6 +10,7 @@ from table import Table
 from torch import Tensor
 
 from kernelcg import datasets
+from kernelcg.backends import bind
 from kernelcg.kernels import RBF
 from kernelcg.operators import KernelPlusDiagonal
 from kernelcg.randomness import rademacher
@@ -54,7 +55,7 @@ def main() -> None:
         probes = rademacher(len(X), COLUMNS - 1, torch.Generator().manual_seed(0), like=y)
         B = torch.cat([y, probes], 1)
         for setting, log_variance, log_noise, lengthscale in settings:
-            A = KernelPlusDiagonal(RBF(lengthscale, np.exp(log_variance)), X, np.exp(log_noise))
+            A = KernelPlusDiagonal(bind(RBF(lengthscale, np.exp(log_variance)), X), np.exp(log_noise))
             block, batched = (solve(A, B, method=method, stopping=stopping) for method in ("block_pcg", "cg"))
             table.add(
                 {

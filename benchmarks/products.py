@@ -45,7 +45,7 @@ def scipy_product(X: Tensor, V: Tensor) -> object:
 def peers() -> dict[str, Product]:
     """Return the products of every peer that works here, checked on a small case."""
     found: dict[str, Product] = {
-        "torch tiles": lambda X, V: Tiles().matmul(RBF(1.0), X, X, V),
+        "torch tiles": lambda X, V: Tiles().bind(RBF(1.0), X).product(V),
         "scipy": scipy_product,
     }
     try:
@@ -69,8 +69,8 @@ def peers() -> dict[str, Product]:
 
 
 def relative_error(X: Tensor, V: Tensor, dtype: torch.dtype) -> float:
-    exact = Tiles().matmul(RBF(1.0), X[:500], X, V)
-    ours = Native().matmul(RBF(1.0), X[:500], X, V, precision=dtype)
+    exact = Tiles().bind(RBF(1.0), X).cross(X[:500], V)
+    ours = Native().bind(RBF(1.0), X).cross(X[:500], V, precision=dtype)
     return float((ours - exact).norm() / exact.norm())
 
 
@@ -83,17 +83,18 @@ def measure(
     V64 = torch.randn(n, t, generator=generator, dtype=torch.float64)
     X, V = X64.to(dtype), V64.to(dtype)
     kernel, ard = RBF(1.0), RBF(torch.ones(d) if d > 1 else 1.0)
-    one, two = Native(threads=1), Native(threads=2)
+    one, two = Native(threads=1).bind(kernel, X), Native(threads=2).bind(kernel, X)
+    per_feature = one.with_kernel(ard)
 
     def product() -> object:
-        return one.matmul(kernel, X, X, V)
+        return one.product(V)
 
     rate = _native.fma_rate(dtype == torch.float32, 1, _native.best_level())
     ours = least_time(product, time.process_time, seconds)
     wall = least_time(product, time.perf_counter, seconds)
-    parallel = least_time(lambda: two.matmul(kernel, X, X, V), time.perf_counter, seconds)
-    gradient = least_time(lambda: one.gradient(ard, X, X, V, V), time.process_time, seconds)
-    shared = least_time(lambda: one.gradient(kernel, X, X, V, V), time.process_time, seconds)
+    parallel = least_time(lambda: two.product(V), time.perf_counter, seconds)
+    gradient = least_time(lambda: per_feature.gradient(V, V), time.process_time, seconds)
+    shared = least_time(lambda: one.gradient(V, V), time.process_time, seconds)
     roof = n * n * ((d + POLYNOMIAL[dtype]) / 2 + t) / rate
     row: dict[str, object] = {
         "dtype": str(dtype).removeprefix("torch."),

@@ -18,6 +18,7 @@ from table import Table
 from torch import Tensor
 
 from kernelcg import datasets, planning
+from kernelcg.backends import bind
 from kernelcg.kernels import Matern
 from kernelcg.operators import KernelPlusDiagonal
 from kernelcg.preconditioners import recipe
@@ -83,7 +84,7 @@ def seconds_of(work: object, repeats: int = 3) -> float:
 def run(name: str, table: Table) -> None:
     X, y = training_rows(name)
     kernel, noise = tuned(name, X, y)
-    exact = KernelPlusDiagonal(kernel, X, noise)
+    exact = KernelPlusDiagonal(bind(kernel, X), noise)
     n, dtype = len(X), planning.product_dtype(exact)
     B = torch.cat([y, rademacher(n, COLUMNS - 1, seeded(1), like=y)], 1)
     peers = {"nystrom, float64": exact, "nystrom": exact.with_precision(dtype)}

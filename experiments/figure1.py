@@ -80,9 +80,7 @@ class Problem:
 
     def operator(self, log10_lengthscale: int) -> KernelPlusDiagonal:
         """Return K + I at this lengthscale, with K stored where that pays; the noise is put in afterwards."""
-        native = self.X.device.type == "cpu"
-        backend = backends.default() if native else backends.Tiles()
-        A = KernelPlusDiagonal(RBF(10.0**log10_lengthscale), self.X, 1.0, backend=backend)
+        A = KernelPlusDiagonal(backends.bind(RBF(10.0**log10_lengthscale), self.X), 1.0)
         return A.stored() if 8 * len(A) ** 2 <= STORED_BYTES[self.X.device.type] else A
 
 
@@ -152,7 +150,7 @@ def build(method: Method, A: KernelPlusDiagonal, seed: int) -> Built:
     """Prepare and factor the preconditioner of a method, with a generator that depends on the method alone."""
     began = time.perf_counter()
     recipe = preconditioners.recipe(method.recipe, **method.options(*A.X.shape))
-    prepared = recipe.prepare(A.kernel, A.X, A.backend, child(seeded(seed), method.name))
+    prepared = recipe.prepare(A.K, child(seeded(seed), method.name))
     P = prepared.factor(A.scale, A.diagonal)
     seconds = time.perf_counter() - began
     return Built(P, prepared.setup_products, seconds, prepared.notes)

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from bound import Storing
 from hypothesis import HealthCheck, Phase, settings
 from strategies import BACKENDS, DTYPES, NATIVE
 
@@ -31,13 +32,13 @@ def native_or_skip(memory=None, **options):
 
 @pytest.fixture(scope="session", params=BACKENDS)
 def backend_for(request):
-    """Return a function (kernel, X, precision) → backend; each backend of this machine in turn."""
+    """Return a function (kernel, X, precision) → something that binds; each backend of this machine in turn."""
 
     def make(kernel, X, precision=None):
         if request.param in NATIVE:
             return native_or_skip(**NATIVE[request.param])
         tiles = backends.Tiles()
-        return tiles if request.param == "tiles" else backends.store(kernel, X, tiles, precision=precision)
+        return tiles if request.param == "tiles" else Storing(tiles, precision)
 
     return make
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from bound import block_of, gradient_of, product_of
 from reference import TOLERANCE, array, block_error, gradient_error, kernel_matrix
 from strategies import CONTRACT, DTYPES, FUSED, KERNELS, STATIONARY, normal
 
@@ -12,7 +13,7 @@ from kernelcg.kernels import RBF, Linear, Matern, Periodic
 def assert_product_is_right(backend, kernel, X, Y, precision, scales=(1.0, 1.0, 1.0)):
     """Check a product with normal columns in the 2-norm of the result itself, column by column."""
     V, scales = normal(len(Y), 3, 9), torch.tensor(scales, dtype=torch.float64)
-    result = array(backend.matmul(kernel, X, Y, V * scales, precision=DTYPES[precision]) / scales)
+    result = array(product_of(backend, kernel, X, Y, V * scales, precision=DTYPES[precision]) / scales)
     truth = kernel_matrix(kernel, X, Y) @ array(V)
     error = np.linalg.norm(result - truth, axis=0) / np.linalg.norm(truth, axis=0)
     assert np.max(error) < TOLERANCE[precision]
@@ -58,8 +59,8 @@ def test_a_nonstationary_part_does_not_spoil_a_stationary_one_far_from_the_origi
 @pairs(STATIONARY)
 def test_gradients_of_data_far_from_the_origin(backend_for, precision, name):
     kernel, X, left, right = KERNELS[name](3), normal(60, 3, 1) + 1e6, normal(60, 2, 2), normal(60, 2, 3)
-    gradient = backend_for(kernel, X, DTYPES[precision]).gradient(
-        kernel, X, X, left, right, precision=DTYPES[precision]
+    gradient = gradient_of(
+        backend_for(kernel, X, DTYPES[precision]), kernel, X, X, left, right, precision=DTYPES[precision]
     )
     assert gradient_error(gradient, kernel, X, X, left, right) < TOLERANCE[precision]
 
@@ -88,9 +89,9 @@ def test_float32_data_in_a_float64_product_lose_nothing_more(backend_for, name):
     assert_product_is_right(backend, kernel, X, X, "float64")
     assert_product_is_right(backend, kernel, X, X[:70] + 0.5, "float64")
     left, right = normal(120, 2, 2), normal(120, 2, 3)
-    gradient = backend.gradient(kernel, X, X, left, right, precision=torch.float64)
+    gradient = gradient_of(backend, kernel, X, X, left, right, precision=torch.float64)
     assert gradient_error(gradient, kernel, X, X, left, right) < TOLERANCE["float64"]
-    block = backend.block(kernel, X, X[:70], precision=torch.float64)
+    block = block_of(backend, kernel, X, X[:70], precision=torch.float64)
     assert block_error(block, kernel_matrix(kernel, X, X[:70])) < TOLERANCE["float64"]
 
 
@@ -100,15 +101,15 @@ def test_points_extremely_far_apart_are_harmless(backend_for, name):
     kernel, X = KERNELS[name](2), normal(30, 2, 1)
     X[4, 0] = 1e25
     backend, V = backend_for(kernel, X, torch.float32), normal(30, 2, 2)
-    result = backend.matmul(kernel, X, X, V, precision=torch.float32)
+    result = product_of(backend, kernel, X, X, V, precision=torch.float32)
     assert result.isfinite().all()
     np.testing.assert_allclose(result[4], (kernel_matrix(kernel, X, X) @ array(V))[4], rtol=1e-5)
-    assert backend.gradient(kernel, X, X, V, V, precision=torch.float32).isfinite().all()
+    assert gradient_of(backend, kernel, X, X, V, V, precision=torch.float32).isfinite().all()
 
 
 @pytest.mark.parametrize("name", ["rbf", "matern12", "matern32", "matern52"])
 def test_a_point_has_exactly_the_variance(backend_within, precision, name):
     kernel, X = KERNELS[name](2), normal(60, 2, 1)
-    block = backend_within().block(kernel, X, X, precision=DTYPES[precision])
+    block = block_of(backend_within(), kernel, X, X, precision=DTYPES[precision])
     assert torch.equal(block.diagonal(), kernel.variance.to(block.dtype).expand(60))
     assert torch.equal(block, block.T)

@@ -4,6 +4,7 @@ import pickle
 
 import pytest
 import torch
+from bound import block_of, gradient_of, product_of
 from reference import TOLERANCE, array, block_error, gradient_error, kernel_matrix, product_error
 from strategies import KERNELS, normal
 
@@ -15,8 +16,8 @@ FUSED_OR_NOT = pytest.mark.parametrize("name", ["rbf ard", "sum", "periodic", "l
 def assert_all_right(backend, kernel, X, Y, left, right):
     """Check product, gradient and block of float64 inputs, and that nothing was changed and no graph was built."""
     before = [value.detach().clone() for value in (X, Y, left, right)]
-    product, gradient = backend.matmul(kernel, X, Y, right), backend.gradient(kernel, X, Y, left, right)
-    block, K = backend.block(kernel, X, Y), kernel_matrix(kernel, X, Y)
+    product, gradient = product_of(backend, kernel, X, Y, right), gradient_of(backend, kernel, X, Y, left, right)
+    block, K = block_of(backend, kernel, X, Y), kernel_matrix(kernel, X, Y)
     assert product_error(product, K, right) < TOLERANCE["float64"]
     assert gradient_error(gradient, kernel, X, Y, left, right) < TOLERANCE["float64"]
     assert block_error(block, K) < TOLERANCE["float64"]
@@ -62,26 +63,36 @@ def test_work_is_the_same_inside_no_grad_and_inference_mode(backend_for):
             assert_all_right(backend_for(kernel, X), kernel, X, X, V, V.flip(0))
 
 
-def call(backend, kernel, operation, X, Y, V, left, **options):
-    if operation == "matmul":
-        return backend.matmul(kernel, X, Y, V, **options)
+def call(backend, kernel, operation, X, points, V, left, precision=None):
+    K = backend.bind(kernel, X)
+    if operation == "product":
+        return K.product(V, precision=precision)
+    if operation == "cross":
+        return K.cross(points, V, precision=precision)
     if operation == "gradient":
-        return backend.gradient(kernel, X, Y, left, V, **options)
-    return backend.block(kernel, X, Y, **options)
+        return K.gradient(left, V, precision=precision)
+    if operation == "cross_block":
+        return K.cross_block(points, precision=precision)
+    return K.block(precision=precision)
 
 
 WRONG = {
     "X of one dimension": ({"X": torch.ones(5)}, ValueError, "X must have two dimensions"),
-    "Y of one dimension": ({"Y": torch.ones(4)}, ValueError, "Y must have two dimensions"),
-    "V of one dimension": ({"V": torch.ones(4)}, ValueError, "(V|right) must have two dimensions"),
-    "V of three dimensions": ({"V": torch.ones(4, 2, 2)}, ValueError, "(V|right) must have two dimensions"),
-    "other features": ({"Y": torch.ones(4, 2)}, ValueError, "X has 3 features but Y has 2"),
-    "other rows": ({"V": torch.ones(5, 2)}, ValueError, "Y has 4 rows but (V|right) has 5"),
+    "points of one dimension": ({"points": torch.ones(4)}, ValueError, "points must have two dimensions"),
+    "V of one dimension": ({"V": torch.ones(5)}, ValueError, "(V|right) must have two dimensions"),
+    "V of three dimensions": ({"V": torch.ones(5, 2, 2)}, ValueError, "(V|right) must have two dimensions"),
+    "other features": ({"points": torch.ones(4, 2)}, ValueError, "X has 3 features but points has 2"),
+    "other rows": ({"V": torch.ones(4, 2)}, ValueError, "X has 5 rows but (V|right) has 4"),
     "integers in X": ({"X": torch.ones(5, 3, dtype=torch.int64)}, TypeError, "X must be float32 or float64"),
-    "half precision in V": ({"V": torch.ones(4, 2, dtype=torch.float16)}, TypeError, "(V|right) must be float32"),
-    "complex V": ({"V": torch.ones(4, 2, dtype=torch.complex64)}, TypeError, "(V|right) must be float32"),
-    "other device of Y": ({"Y": torch.ones(4, 3, device="meta")}, ValueError, "Y is on meta but X is on cpu"),
-    "other device of V": ({"V": torch.ones(4, 2, device="meta")}, ValueError, "(V|right) is on meta but X is on cpu"),
+    "X as a list": ({"X": [[1.0]]}, TypeError, "X must be a torch tensor, not list"),
+    "half precision in V": ({"V": torch.ones(5, 2, dtype=torch.float16)}, TypeError, "(V|right) must be float32"),
+    "complex V": ({"V": torch.ones(5, 2, dtype=torch.complex64)}, TypeError, "(V|right) must be float32"),
+    "other device of points": (
+        {"points": torch.ones(4, 3, device="meta")},
+        ValueError,
+        "points is on meta but X is on",
+    ),
+    "other device of V": ({"V": torch.ones(5, 2, device="meta")}, ValueError, "(V|right) is on meta but X is on cpu"),
     "half precision": ({"precision": torch.float16}, TypeError, "precision must be torch.float32"),
     "precision in words": ({"precision": "float32"}, TypeError, "precision must be torch.float32"),
     "left of one dimension": ({"left": torch.ones(5)}, ValueError, "left must have two dimensions"),
@@ -89,11 +100,15 @@ WRONG = {
     "one column of left": ({"left": torch.ones(5, 1)}, ValueError, "left.*columns"),
     "three columns of left": ({"left": torch.ones(5, 3)}, ValueError, "left.*columns"),
     "integers in left": ({"left": torch.ones(5, 2, dtype=torch.int32)}, TypeError, "left must be float32 or float64"),
+    "NaN in X": ({"X": torch.full((5, 3), torch.nan)}, ValueError, "X holds NaN"),
+    "infinity in points": ({"points": torch.full((4, 3), torch.inf)}, ValueError, "points holds NaN or infinite"),
 }
 USED = {
-    "matmul": {"X", "Y", "V", "precision"},
-    "gradient": {"X", "Y", "V", "left", "precision"},
-    "block": {"X", "Y", "precision"},
+    "product": {"X", "V", "precision"},
+    "cross": {"X", "points", "V", "precision"},
+    "gradient": {"X", "V", "left", "precision"},
+    "block": {"X", "precision"},
+    "cross_block": {"X", "points", "precision"},
 }
 MISUSE = [
     (operation, case) for operation in USED for case, (changed, *_) in WRONG.items() if set(changed) <= USED[operation]
@@ -105,7 +120,7 @@ MISUSE = [
 @pytest.mark.parametrize("backend_for", ["tiles", "dense", "native"], indirect=True)
 def test_misuse_is_named(backend_for, kernel, operation, case):
     changed, error, message = WRONG[case]
-    right = {"X": torch.ones(5, 3), "Y": torch.ones(4, 3), "V": torch.ones(4, 2), "left": torch.ones(5, 2)}
+    right = {"X": torch.ones(5, 3), "points": torch.ones(4, 3), "V": torch.ones(5, 2), "left": torch.ones(5, 2)}
     backend = backend_for(kernel, right["X"])
     with pytest.raises(error, match=message):
         call(backend, kernel, operation, **right | changed)
@@ -125,7 +140,7 @@ def test_stored_entries_serve_only_what_they_were_made_for(backend_for):
     backend = backend_for(kernel, X, torch.float32)
 
     def error(kernel, X, Y, precision):
-        return product_error(backend.matmul(kernel, X, Y, V, precision=precision), kernel_matrix(kernel, X, Y), V)
+        return product_error(product_of(backend, kernel, X, Y, V, precision=precision), kernel_matrix(kernel, X, Y), V)
 
     for asked in ((other, X, X), (kernel, X, X + 1), (kernel, X + 1, X), (kernel, X * 2, X * 2)):
         assert error(*asked, torch.float32) < TOLERANCE["float32"]
@@ -136,5 +151,5 @@ def test_stored_entries_serve_only_what_they_were_made_for(backend_for):
 def test_a_pickled_backend_works(backend_for):
     kernel, X, V = RBF(0.8), normal(30, 2, 1), normal(30, 3, 2)
     backend, kernel, X = pickle.loads(pickle.dumps((backend_for(kernel, X), kernel, X)))
-    assert product_error(backend.matmul(kernel, X, X, V), kernel_matrix(kernel, X, X), V) < TOLERANCE["float64"]
+    assert product_error(product_of(backend, kernel, X, X, V), kernel_matrix(kernel, X, X), V) < TOLERANCE["float64"]
     assert array(backend.budget()) > 0

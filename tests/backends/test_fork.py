@@ -12,10 +12,10 @@ import os, torch
 from kernelcg.backends import Native
 from kernelcg.kernels import RBF
 X = torch.randn(2000, 3, dtype=torch.float64)
-before = Native(threads=2).matmul(RBF(1.0), X, X, X)
+before = Native(threads=2).bind(RBF(1.0), X).product(X)
 child = os.fork()
 if child == 0:
-    same = torch.allclose(Native(threads=2).matmul(RBF(1.0), X, X, X), before)
+    same = torch.allclose(Native(threads=2).bind(RBF(1.0), X).product(X), before)
     os._exit(0 if same else 1)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """

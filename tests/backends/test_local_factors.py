@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from bound import local_factors_of
 from conftest import native_or_skip
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -75,7 +76,7 @@ def test_rows_of_every_kernel(backend_for, name, data, n, q, m, d):
     neighbours, D = any_neighbours(n, q, data.draw(seeds)), between(0.05, 0.5, n, data.draw(seeds))
     F = data.draw(st.sampled_from([None, part_of(kernel, X, m)]))
     scale = data.draw(st.sampled_from([None, between(-1.0, 2.0, n, 3)]))
-    result = backend_for(kernel, X).local_factors(kernel, X, neighbours, F, scale, D)
+    result = local_factors_of(backend_for(kernel, X), kernel, X, neighbours, F, scale, D)
     assert result.dtype == torch.float64
     assert local_factors_error(result, kernel, X, neighbours, F, scale, D) < TOLERANCE["float64"]
     assert (result[:, :-1][neighbours < 0] == 0).all()
@@ -87,7 +88,7 @@ def test_rows_of_every_kernel(backend_for, name, data, n, q, m, d):
 def test_neighbourhoods_of_every_size(backend_within, q):
     kernel, X = Matern(1.1, 0.7, nu=1.5), normal(120, 3, 1)
     neighbours, D, F = any_neighbours(120, q, q, missing=0.02), between(0.05, 0.1, 120, 2), part_of(kernel, X, 9)
-    result = backend_within().local_factors(kernel, X, neighbours, F, None, D)
+    result = local_factors_of(backend_within(), kernel, X, neighbours, F, None, D)
     assert local_factors_error(result, kernel, X, neighbours, F, None, D) < TOLERANCE["float64"]
 
 
@@ -98,7 +99,7 @@ def test_factors_of_every_rank(backend_within, m):
     neighbours, D, scale = any_neighbours(40, 10, 1), between(0.05, 0.1, 40, 2), between(0.5, 2.0, 40, 3)
     rotation = np.linalg.qr(array(normal(max(m, 30), max(m, 30), m)))[0][:30, :m]
     F = torch.from_numpy(partial_cholesky(kernel_matrix(kernel, X, X), 30) @ rotation)
-    result = backend_within().local_factors(kernel, X, neighbours, F, scale, D)
+    result = local_factors_of(backend_within(), kernel, X, neighbours, F, scale, D)
     assert local_factors_error(result, kernel, X, neighbours, F, scale, D) < TOLERANCE["float64"]
 
 
@@ -106,7 +107,7 @@ def test_factors_of_every_rank(backend_within, m):
 def test_every_number_of_features(backend_within, d):
     kernel, X = KERNELS["rbf ard"](d), normal(30, d, 1) + 1e3
     neighbours, D = any_neighbours(30, 6, 1), between(0.05, 0.1, 30, 2)
-    result = backend_within().local_factors(kernel, X, neighbours, None, None, D)
+    result = local_factors_of(backend_within(), kernel, X, neighbours, None, None, D)
     assert local_factors_error(result, kernel, X, neighbours, None, None, D) < TOLERANCE["float64"]
 
 
@@ -114,19 +115,22 @@ def test_a_single_point_and_no_neighbours(backend_for):
     kernel, X, D = RBF(1.0, 2.0), normal(1, 3), torch.tensor([0.25], dtype=torch.float64)
     backend = backend_for(kernel, X)
     for q in (0, 3):
-        result = backend.local_factors(kernel, X, torch.full((1, q), -1), None, None, D)
+        result = local_factors_of(backend, kernel, X, torch.full((1, q), -1), None, None, D)
         np.testing.assert_allclose(result, [[0.0] * q + [1 / 1.5]], rtol=1e-15)
     F, scale = torch.tensor([[1.0, 0.5]], dtype=torch.float64), torch.tensor([-2.0], dtype=torch.float64)
-    result = backend.local_factors(kernel, X, torch.full((1, 2), -1), F, scale, D)
+    result = local_factors_of(backend, kernel, X, torch.full((1, 2), -1), F, scale, D)
     np.testing.assert_allclose(result, [[0.0, 0.0, 1 / np.sqrt(4 * 0.75 + 0.25)]], rtol=1e-15)
-    assert backend.local_factors(kernel, X[:0], torch.zeros(0, 4, dtype=torch.int64), None, None, D[:0]).shape == (0, 5)
+    assert local_factors_of(backend, kernel, X[:0], torch.zeros(0, 4, dtype=torch.int64), None, None, D[:0]).shape == (
+        0,
+        5,
+    )
 
 
 def test_all_earlier_points_give_the_inverse_cholesky_factor(backend_for):
     """Gᵀ G = R⁻¹ exactly when every point sees all before it."""
     kernel, X = Matern(1.0, nu=2.5), normal(30, 2, 1)
     D, F, neighbours = between(0.1, 0.2, 30, 2), part_of(kernel, X, 4), earlier_neighbours(X, 29)
-    G = dense(backend_for(kernel, X).local_factors(kernel, X, neighbours, F, None, D), neighbours)
+    G = dense(local_factors_of(backend_for(kernel, X), kernel, X, neighbours, F, None, D), neighbours)
     np.testing.assert_allclose(G.T @ G @ local_matrix(kernel, X, F, None, D), np.eye(30), atol=1e-12)
 
 
@@ -135,7 +139,7 @@ def test_the_place_of_padding_does_not_matter(backend_for):
     close, backend = any_neighbours(20, 5, 1, missing=0.0), backend_for(kernel, X)
     spread = torch.full((20, 9), -1)
     spread[:, [1, 2, 4, 7, 8]] = close
-    G, wide = (backend.local_factors(kernel, X, rows, None, None, D) for rows in (close, spread))
+    G, wide = (local_factors_of(backend, kernel, X, rows, None, None, D) for rows in (close, spread))
     np.testing.assert_allclose(wide[:, [1, 2, 4, 7, 8, 9]], G, rtol=1e-12, atol=1e-14)
     assert (wide[:, [0, 3, 5, 6]] == 0).all()
 
@@ -144,7 +148,7 @@ def test_the_place_of_padding_does_not_matter(backend_for):
 def test_single_precision_points_are_taken_as_they_are(backend_for, name):
     kernel, X = KERNELS[name](3), normal(40, 3, 1).float()
     neighbours, D, F = any_neighbours(40, 7, 1), between(0.05, 0.1, 40, 2), part_of(kernel, X, 5)
-    result = backend_for(kernel, X).local_factors(kernel, X, neighbours, F, None, D)
+    result = local_factors_of(backend_for(kernel, X), kernel, X, neighbours, F, None, D)
     assert result.dtype == torch.float64
     assert local_factors_error(result, kernel, X, neighbours, F, None, D) < TOLERANCE["float64"]
 
@@ -165,7 +169,7 @@ def test_rounding_never_breaks_the_factor(backend_for, style, rank, noise):
     kernel, X = RBF(1.0), HARD[style](normal(60, 2, 1)).contiguous()
     F = None if rank is None else part_of(kernel, X, rank)
     neighbours, D = earlier_neighbours(X, 20), torch.full((60,), noise, dtype=torch.float64)
-    result = backend_for(kernel, X).local_factors(kernel, X, neighbours, F, None, D)
+    result = local_factors_of(backend_for(kernel, X), kernel, X, neighbours, F, None, D)
     assert result.isfinite().all()
     assert (result[:, -1] > 0).all()
     assert (result.abs() <= (1 + 1e-12) * noise**-0.5).all()
@@ -179,7 +183,7 @@ def test_little_noise_costs_only_the_digits_it_must(backend_for, style):
     """gᵀ R g = 1 up to rounding relative to the noise, 1e-16 / 1e-10."""
     kernel, X = RBF(1.0), HARD[style](normal(60, 2, 1)).contiguous()
     neighbours, D = earlier_neighbours(X, 20), torch.full((60,), 1e-10, dtype=torch.float64)
-    G = dense(backend_for(kernel, X).local_factors(kernel, X, neighbours, None, None, D), neighbours)
+    G = dense(local_factors_of(backend_for(kernel, X), kernel, X, neighbours, None, None, D), neighbours)
     R = local_matrix(kernel, X, None, None, D)
     np.testing.assert_allclose(np.einsum("ij,jk,ik->i", G, R, G), 1.0, atol=1e-4)
 
@@ -189,7 +193,7 @@ def test_a_factor_that_is_a_little_too_large_is_repaired(backend_for):
     kernel, X = Matern(1.0), normal(50, 2, 1)
     F = part_of(kernel, X, 50) * (1 + 1e-9)
     neighbours, D = earlier_neighbours(X, 10), torch.full((50,), 1e-10, dtype=torch.float64)
-    result = backend_for(kernel, X).local_factors(kernel, X, neighbours, F, None, D)
+    result = local_factors_of(backend_for(kernel, X), kernel, X, neighbours, F, None, D)
     assert result.isfinite().all()
     assert (result[:, -1] > 0).all()
 
@@ -199,7 +203,7 @@ def test_a_factor_that_is_a_little_too_large_is_repaired(backend_for):
 def test_an_own_kernel_runs_on_every_backend(backend_for, name):
     kernel, X = OWN[name], normal(50, 3, 1)
     neighbours, D, F = any_neighbours(50, 8, 1), between(0.1, 0.2, 50, 2), part_of(kernel, X, 3)
-    result = backend_for(kernel, X).local_factors(kernel, X, neighbours, F, None, D)
+    result = local_factors_of(backend_for(kernel, X), kernel, X, neighbours, F, None, D)
     assert local_factors_error(result, kernel, X, neighbours, F, None, D) < TOLERANCE["float64"]
 
 
@@ -221,7 +225,7 @@ FORMULAS["Branching"] = lambda X, Y, variance: variance * np.exp(-scaled_squares
 def test_a_formula_that_cannot_be_batched_runs_one_by_one(backend_for):
     kernel, X = Branching(1.3), normal(50, 3, 1)
     neighbours, D = any_neighbours(50, 8, 1), between(0.1, 0.2, 50, 2)
-    result = backend_for(kernel, X).local_factors(kernel, X, neighbours, None, None, D)
+    result = local_factors_of(backend_for(kernel, X), kernel, X, neighbours, None, None, D)
     assert local_factors_error(result, kernel, X, neighbours, None, None, D) < TOLERANCE["float64"]
 
 
@@ -234,7 +238,7 @@ def test_any_layout_is_taken_and_left_alone(backend_for, name):
     before = [value.detach().clone() for value in arguments]
     for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):
         with mode():
-            result = backend_for(kernel, X).local_factors(kernel, *arguments)
+            result = local_factors_of(backend_for(kernel, X), kernel, *arguments)
         assert not result.requires_grad
         assert local_factors_error(result, kernel, *arguments) < TOLERANCE["float64"]
     assert all(torch.equal(old, new) for old, new in zip(before, arguments, strict=True))
@@ -243,7 +247,7 @@ def test_any_layout_is_taken_and_left_alone(backend_for, name):
 def test_threads_do_not_change_a_bit():
     kernel, X = Matern(1.0), normal(101, 3, 1)
     arguments = (kernel, X, any_neighbours(101, 9, 1), part_of(kernel, X, 20), None, between(0.05, 0.1, 101, 2))
-    one, two, many = (native_or_skip(threads=threads).local_factors(*arguments) for threads in (1, 2, 200))
+    one, two, many = (local_factors_of(native_or_skip(threads=threads), *arguments) for threads in (1, 2, 200))
     assert torch.equal(one, two)
     assert torch.equal(one, many)
 
@@ -256,7 +260,7 @@ def test_a_budget_is_refused_or_the_result_is_right(backend_within, name):
     fitted = []
     for memory in (100, 10_000, 30_000, 100_000, 200_000, 300_000, 1_000_000, 100_000_000):
         try:
-            result = backend_within(memory).local_factors(kernel, X, neighbours, F, None, D)
+            result = local_factors_of(backend_within(memory), kernel, X, neighbours, F, None, D)
         except MemoryBudgetExceeded:
             fitted.append(False)
             continue
@@ -326,10 +330,10 @@ def test_misuse_is_named(backend_for, name, case):
     kernel = KERNELS[name](3)
     backend = backend_for(kernel, right["X"])
     with pytest.raises(error, match=message):
-        backend.local_factors(kernel, **right | changed)
+        local_factors_of(backend, kernel, **right | changed)
 
 
 def test_a_lengthscale_that_does_not_fit_the_data_is_named(backend_within):
     X, neighbours, D = normal(5, 3), any_neighbours(5, 2), torch.ones(5, dtype=torch.float64)
     with pytest.raises(ValueError, match="lengthscale has 2 entries but X has 3 features"):
-        backend_within().local_factors(RBF([1.0, 2.0]), X, neighbours, None, None, D)
+        local_factors_of(backend_within(), RBF([1.0, 2.0]), X, neighbours, None, None, D)

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from bound import gradient_of, product_of
 from conftest import native_or_skip
 from reference import TOLERANCE, gradient_error, kernel_matrix, product_error
 from strategies import DTYPES, KERNELS, normal
@@ -18,9 +19,9 @@ def test_a_budget_is_refused_or_the_result_is_right(backend_within, precision, n
     kernel, X, Y = KERNELS[name](3), normal(300, 3, 1), normal(200, 3, 2)
     left, V, W = normal(300, 20, 3), normal(300, 20, 4), normal(200, 20, 5)
     work = {
-        "symmetric": (lambda b: b.matmul(kernel, X, X, V, precision=DTYPES[precision]), X, V),
-        "rectangular": (lambda b: b.matmul(kernel, X, Y, W, precision=DTYPES[precision]), Y, W),
-        "gradient": (lambda b: b.gradient(kernel, X, Y, left, W, precision=DTYPES[precision]), None, None),
+        "symmetric": (lambda b: product_of(b, kernel, X, X, V, precision=DTYPES[precision]), X, V),
+        "rectangular": (lambda b: product_of(b, kernel, X, Y, W, precision=DTYPES[precision]), Y, W),
+        "gradient": (lambda b: gradient_of(b, kernel, X, Y, left, W, precision=DTYPES[precision]), None, None),
     }
     for task, (run, other, columns) in work.items():
         fitted = []
@@ -62,8 +63,9 @@ def normal(n, k, dtype=torch.float64):
 
 def warm(backend, kernel, d):  # libraries loaded, threads started
     X = normal(600, d)
-    backend.matmul(kernel, X, X, X, precision=torch.float32)
-    backend.gradient(kernel, X, X, X, X, precision=torch.float32)
+    K = backend.bind(kernel, X)
+    K.product(X, precision=torch.float32)
+    K.gradient(X, X, precision=torch.float32)
 """
 
 
@@ -86,7 +88,7 @@ def test_a_native_product_of_200_000_rows_keeps_its_budget():
     used = measured(
         "backend, X, V = backends.Native('300MB', threads=2), normal(200_000, 9), normal(200_000, 16, torch.float32)\n"
         "warm(backend, Matern(1.0), 9)\n"
-        "print(peak_bytes(lambda: backend.matmul(Matern(1.0), X, X, V, precision=torch.float32)))"
+        "print(peak_bytes(lambda: backend.bind(Matern(1.0), X).product(V, precision=torch.float32)))"
     )
     assert used < 300e6 + 4 * 16 * 200_000 + SLACK
 
@@ -96,7 +98,7 @@ def test_a_product_by_tiles_keeps_its_budget():
     used = measured(
         "backend, X, V = backends.Tiles('60MB'), normal(20_000, 9), normal(20_000, 16, torch.float32)\n"
         "warm(backend, RBF(1.0), 9)\n"
-        "print(peak_bytes(lambda: backend.matmul(RBF(1.0), X, X, V, precision=torch.float32)))"
+        "print(peak_bytes(lambda: backend.bind(RBF(1.0), X).product(V, precision=torch.float32)))"
     )
     assert used < 60e6 + 4 * 16 * 20_000 + SLACK
 
@@ -108,7 +110,7 @@ def test_the_gradient_of_a_long_sum_keeps_its_budget():
         "for _ in range(15): kernel = kernel + RationalQuadratic(1.0) * Matern(2.0)\n"
         "backend, X = backends.Tiles('30MB'), normal(600, 2)\n"
         "warm(backend, RBF(1.0), 2)\n"
-        "print(peak_bytes(lambda: backend.gradient(kernel, X, X, X, X)))"
+        "print(peak_bytes(lambda: backend.bind(kernel, X).gradient(X, X)))"
     )
     assert used < 30e6 + SLACK
 
@@ -118,7 +120,7 @@ def test_stored_entries_keep_the_budget_while_they_are_made():
     used = measured(
         "backend, X = backends.default('150MB'), normal(6_000, 4)\n"
         "warm(backend, RBF(1.0), 4)\n"
-        "print(peak_bytes(lambda: backends.store(RBF(1.0), X, backend, precision=torch.float32)))"
+        "print(peak_bytes(lambda: backend.bind(RBF(1.0), X).stored(torch.float32)))"
     )
     assert used < 150e6 + SLACK
 
@@ -133,8 +135,9 @@ def test_a_hopeless_budget_is_refused_before_anything_is_allocated(name):
         "X, V = torch.zeros(1, 50, dtype=torch.float64).expand(10**6, 50), torch.zeros(1, 1).expand(10**6, 1)\n"
         f"warm(backends.{name}(), kernel, 2)\n"
         "def work():\n"
-        "    for call in (lambda: backend.matmul(kernel, X, X, V), lambda: backend.gradient(kernel, X, X, V, V),\n"
-        "                 lambda: backend.matmul(kernel, X, X[:9], V[:9]), lambda: backend.block(kernel, X, X[:50])):\n"
+        "    few = backend.bind(kernel, X[:50])\n"
+        "    for call in (lambda: backend.bind(kernel, X).product(V), lambda: backend.bind(kernel, X).gradient(V, V),\n"
+        "                 lambda: few.cross(X, V[:50]), lambda: few.cross_block(X)):\n"
         "        try:\n"
         "            call()\n"
         "        except MemoryBudgetExceeded:\n"

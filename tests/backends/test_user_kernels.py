@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import reference
 import torch
+from bound import block_of, gradient_of, product_of
 from reference import TOLERANCE, block_error, gradient_error, kernel_matrix, product_error
 from strategies import DTYPES, normal
 from torch import Tensor
@@ -113,10 +114,10 @@ def test_an_own_kernel_runs_on_every_backend(backend_for, precision, name):
     backend = backend_for(kernel, X, DTYPES[precision])
     for other in (X, Y):
         K, left, right = kernel_matrix(kernel, X, other), normal(70, 2, 3), normal(len(other), 2, 4)
-        product = backend.matmul(kernel, X, other, right, precision=DTYPES[precision])
+        product = product_of(backend, kernel, X, other, right, precision=DTYPES[precision])
         assert product_error(product, K, right) < TOLERANCE[precision]
-        assert block_error(backend.block(kernel, X, other, precision=DTYPES[precision]), K) < TOLERANCE[precision]
-        gradient = backend.gradient(kernel, X, other, left, right, precision=DTYPES[precision])
+        assert block_error(block_of(backend, kernel, X, other, precision=DTYPES[precision]), K) < TOLERANCE[precision]
+        gradient = gradient_of(backend, kernel, X, other, left, right, precision=DTYPES[precision])
         assert gradient_error(gradient, kernel, X, other, left, right) < TOLERANCE[precision]
 
 

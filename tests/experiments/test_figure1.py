@@ -155,7 +155,8 @@ def test_a_cell_solves_the_system_of_the_protocol(small, tmp_path):
     X = (small.X - small.X.mean(0)) / small.X.std(0)
     y = (small.y - small.y.mean()) / small.y.std()
     K = np.exp(-0.5 * ((X[:, None] - X[None]) ** 2).sum(2)) + (1e-2 + 1e-9) * np.eye(60)
-    assert int(rows["cg", "-2"]["iterations"]) == plain_cg_steps(K, y)
+    steps = plain_cg_steps(K, y)  # 42 to 45, according to the last bits of K
+    assert abs(int(rows["cg", "-2"]["iterations"]) - steps) <= 3
 
 
 def plain_cg_steps(A, y):

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from bound import bound_system, gradient_of, product_of
 
 from kernelcg.backends import Tiles
 from kernelcg.kernels import RBF, Linear, Matern, Periodic, RationalQuadratic
-from kernelcg.operators import KernelPlusDiagonal
 from kernelcg.solvers import (
     CholeskyFactor,
     Status,
@@ -40,11 +40,14 @@ def data(n, columns):
 def test_products_and_gradients_agree_with_the_cpu(kernel, precision, tolerance):
     X, V = data(700, 5)
     Xc, Vc = X.cuda(), V.cuda()
-    product, expected = Tiles().matmul(kernel, Xc, Xc, Vc, precision=precision), Tiles().matmul(kernel, X, X, V)
+    product, expected = (
+        product_of(Tiles(), kernel, Xc, Xc, Vc, precision=precision),
+        product_of(Tiles(), kernel, X, X, V),
+    )
     assert product.is_cuda
     assert float((product.cpu() - expected).norm() / expected.norm()) <= tolerance
     gradient, truth = (
-        Tiles().gradient(kernel, *arguments, precision=chosen)
+        gradient_of(Tiles(), kernel, *arguments, precision=chosen)
         for arguments, chosen in (((Xc, Xc, Vc, Vc), precision), ((X, X, V, V), torch.float64))
     )
     assert float((gradient.cpu() - truth).norm() / truth.norm()) <= 10 * tolerance
@@ -53,7 +56,7 @@ def test_products_and_gradients_agree_with_the_cpu(kernel, precision, tolerance)
 @pytest.mark.parametrize("method", ["cg", "block_pcg", "flexible_pcg", "direct"])
 def test_solvers_run_on_the_device(method):
     X, B = data(500, 3)
-    A = KernelPlusDiagonal(Matern(1.0), X.cuda(), 0.1)
+    A = bound_system(Matern(1.0), X.cuda(), 0.1)
     report = solve(A, B.cuda(), method=method, stopping=Stopping(rtol=1e-8))
     assert report.status is Status.CONVERGED
     assert report.solution.is_cuda
@@ -63,7 +66,7 @@ def test_solvers_run_on_the_device(method):
 
 def test_a_large_factor_and_its_inverse_take_the_place_of_the_matrix():
     X, B = data(6000, 3)
-    A = KernelPlusDiagonal(Matern(1.0), X.cuda(), 0.1)
+    A = bound_system(Matern(1.0), X.cuda(), 0.1)
     P, B = A.dense(), B.cuda()
     reference = P.cpu()
     CholeskyFactor(A.dense()).inverse()  # the libraries have their work space
@@ -80,8 +83,8 @@ def test_a_large_factor_and_its_inverse_take_the_place_of_the_matrix():
 
 def test_functions_and_determinants_run_on_the_device():
     X, V = data(300, 2)
-    on_cpu = KernelPlusDiagonal(Matern(1.0), X, 0.1, backend=Tiles())
-    on_gpu = KernelPlusDiagonal(Matern(1.0), X.cuda(), 0.1)
+    on_cpu = bound_system(Matern(1.0), X, 0.1, backend=Tiles())
+    on_gpu = bound_system(Matern(1.0), X.cuda(), 0.1)
     for function in (apply_function, apply_function_rational):
         ours, expected = function(on_gpu, V.cuda(), "log").value, function(on_cpu, V, "log").value
         torch.testing.assert_close(ours.cpu(), expected, rtol=1e-5, atol=1e-5)

@@ -393,7 +393,7 @@ def applied(P, size):
 @pytest.mark.parametrize("C", [2, 3, 5])
 def test_class_system(C):
     X, kernel, K, pi = class_setting(C)
-    A = SoftmaxSystem(kernel, torch.tensor(X), torch.tensor(pi), default())
+    A = SoftmaxSystem(default().bind(kernel, torch.tensor(X)), torch.tensor(pi))
     dense, _ = dense_class_system(K, pi)
     V = np.random.default_rng(0).normal(size=(len(dense), 3))
     assert len(A) == len(dense)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from bound import bound_system
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from inference import extended
@@ -14,7 +15,6 @@ from strategies import columns, kernels, normal, points, seeds
 from kernelcg.inference.bounds.lower_bound import Exact, LowerBound, rounding_slack
 from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF
 from kernelcg.kernels import Matern
-from kernelcg.operators import KernelPlusDiagonal
 from kernelcg.preconditioners.shapes import BlockDiagonal, Diagonal, Factored, LowRankPlus, SparseInverse
 from kernelcg.randomness import seeded
 from kernelcg.solvers import CholeskyFactor
@@ -91,7 +91,7 @@ def systems(draw):
     """Draw A = K + D of moderate condition, for any kernel, and some of its rows."""
     n, d = draw(st.integers(1, 25)), draw(st.integers(1, 3))
     diagonal = torch.from_numpy(np.random.default_rng(draw(seeds)).uniform(0.1, 2.0, n))
-    A = KernelPlusDiagonal(draw(kernels(d)), draw(points(n, d)), diagonal)
+    A = bound_system(draw(kernels(d)), draw(points(n, d)), diagonal)
     rank = draw(st.integers(1, n))
     return A, LowerBound.of(A, seeded(draw(seeds)), rank)
 
@@ -153,7 +153,7 @@ def test_trace_gradient(system):
 
 def test_gradients_of_a_full_rank_bound_are_those_of_the_matrix():
     """With U = X, Q = K: the derivatives are those of K, which the reference has without any inverse."""
-    A = KernelPlusDiagonal(Matern([0.5, 1.0], 1.7, nu=0.5), normal(20, 2), 0.1)
+    A = bound_system(Matern([0.5, 1.0], 1.7, nu=0.5), normal(20, 2), 0.1)
     bound = LowerBound.at(A, torch.arange(len(A)))
     dK, inverse = kernel_derivatives(A.kernel, A.X, A.X), np.linalg.inv(array(A.dense()))
     V = np.random.default_rng(0).standard_normal((len(A), 2))

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from bound import block_of, bound_system
 
 from kernelcg import GPRegressor, backends
 from kernelcg.inference.bounds.rounding import ENTRY_ERROR, UNIT_ROUNDOFF, lengths_from_centre
 from kernelcg.kernels import RBF, Constant, Kernel, Laplacian, Linear, Periodic, Polynomial, Power
-from kernelcg.operators import KernelPlusDiagonal
 
 mpmath = pytest.importorskip("mpmath")
 
@@ -69,9 +69,9 @@ CASES = {
 def test_entries_are_as_good_as_stated(name, offset, backend):
     kernel, formula = CASES[name]
     X = torch.from_numpy(offset + np.random.default_rng(0).uniform(-1, 1, (12, 1 if "wave" in name else 2)))
-    lengths = lengths_from_centre(KernelPlusDiagonal(kernel, X, torch.tensor(1.0))).numpy()
+    lengths = lengths_from_centre(bound_system(kernel, X, torch.tensor(1.0))).numpy()
     allowed = UNIT_ROUNDOFF * (ENTRY_ERROR + 2 * (lengths[:, None] + lengths))
-    K = backend.block(kernel, X, X).numpy()
+    K = block_of(backend, kernel, X, X).numpy()
     with mpmath.workdps(60):
         rows = [numbers(row) for row in X.numpy()]
         exact = [[formula(x, y) for y in rows] for x in rows]
@@ -83,7 +83,7 @@ def test_entries_are_as_good_as_stated(name, offset, backend):
 def test_a_period_is_one_at_any_distance_from_the_data():
     X, kernel = 2.0**-13 * torch.arange(12, dtype=torch.float64)[:, None], Periodic(0.5, 2.0**-10)
     backend = backends.Tiles()
-    np.testing.assert_array_equal(backend.block(kernel, X, X + 2.0**30), backend.block(kernel, X, X))
+    np.testing.assert_array_equal(block_of(backend, kernel, X, X + 2.0**30), block_of(backend, kernel, X, X))
 
 
 def test_certificates_hold_after_many_periods():

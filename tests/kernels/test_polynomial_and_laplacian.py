@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import reference
 import torch
+from bound import block_of, gradient_of, local_factors_of, product_of
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import (
@@ -190,7 +191,7 @@ def test_the_complex_step_agrees_with_finite_differences(name):
 def test_gradients_equal_the_derivative_of_the_formula(data, n, m, d, k, precision):
     kernel, X, Y = data.draw(drawn_kernels(d)), data.draw(points(n, d)), data.draw(points(m, d))
     left, right = data.draw(columns(n, k)), data.draw(columns(m, k))
-    gradient = Tiles().gradient(kernel, X, Y, left, right, precision=DTYPES[precision])
+    gradient = gradient_of(Tiles(), kernel, X, Y, left, right, precision=DTYPES[precision])
     assert gradient_error(gradient, kernel, X, Y, left, right) < TOLERANCE[precision]
 
 
@@ -201,11 +202,11 @@ def test_a_gradient_agrees_with_finite_differences_of_products(name):
     theta = kernel.log_parameters()
 
     def value(shifted):
-        return (left * Tiles().matmul(kernel.with_log_parameters(shifted), X, X, right)).sum()
+        return (left * product_of(Tiles(), kernel.with_log_parameters(shifted), X, X, right)).sum()
 
     differences = [value(theta + step) - value(theta - step) for step in h * torch.eye(len(theta), dtype=torch.float64)]
-    gradient = Tiles().gradient(kernel, X, X, left, right)
-    size = (left.abs() * Tiles().matmul(kernel, X, X, right.abs()).abs()).sum().item()
+    gradient = gradient_of(Tiles(), kernel, X, X, left, right)
+    size = (left.abs() * product_of(Tiles(), kernel, X, X, right.abs()).abs()).sum().item()
     np.testing.assert_allclose(gradient, torch.stack(differences) / (2 * h), rtol=1e-6, atol=1e-8 * size)
 
 
@@ -214,7 +215,7 @@ def test_a_gradient_agrees_with_finite_differences_of_products(name):
 def test_coinciding_points_have_a_right_and_finite_gradient(name, precision):
     kernel, X = THREE[name], normal(15, 3, 1).repeat(3, 1)
     left, right = normal(45, 2, 2), normal(45, 2, 3)
-    gradient = Tiles().gradient(kernel, X, X, left, right, precision=DTYPES[precision])
+    gradient = gradient_of(Tiles(), kernel, X, X, left, right, precision=DTYPES[precision])
     assert gradient_error(gradient, kernel, X, X, left, right) < TOLERANCE[precision]
 
 
@@ -241,8 +242,8 @@ def test_every_backend_knows_them(backend_for, name, precision):
     kernel, X, Y = THREE[name], normal(70, 3, 1), normal(50, 3, 2)
     V, backend = normal(70, 2, 3), backend_for(THREE[name], normal(70, 3, 1), DTYPES[precision])
     K = kernel_matrix(kernel, X, X)
-    assert product_error(backend.matmul(kernel, X, X, V, precision=DTYPES[precision]), K, V) < TOLERANCE[precision]
-    block = backend.block(kernel, Y, X, precision=DTYPES[precision])
+    assert product_error(product_of(backend, kernel, X, X, V, precision=DTYPES[precision]), K, V) < TOLERANCE[precision]
+    block = block_of(backend, kernel, Y, X, precision=DTYPES[precision])
     assert block_error(block, kernel_matrix(kernel, Y, X)) < TOLERANCE[precision]
 
 
@@ -250,15 +251,15 @@ def test_every_backend_knows_them(backend_for, name, precision):
 def test_small_tiles_give_the_same(name):
     kernel, X, V, tiles = THREE[name], normal(150, 3, 1), normal(150, 2, 2), Tiles("200kB")
     K = kernel_matrix(kernel, X, X)
-    assert product_error(tiles.matmul(kernel, X, X, V), K, V) < TOLERANCE["float64"]
-    assert gradient_error(tiles.gradient(kernel, X, X, V, V), kernel, X, X, V, V) < TOLERANCE["float64"]
+    assert product_error(product_of(tiles, kernel, X, X, V), K, V) < TOLERANCE["float64"]
+    assert gradient_error(gradient_of(tiles, kernel, X, X, V, V), kernel, X, X, V, V) < TOLERANCE["float64"]
 
 
 @pytest.mark.parametrize("name", THREE)
 def test_many_small_neighbourhoods_at_once(name):
     X, D = normal(30, 3, 1), torch.full((30,), 0.5, dtype=torch.float64)
     neighbours = (torch.arange(30)[:, None] + torch.arange(1, 5)) % 30
-    rows = Tiles().local_factors(THREE[name], X, neighbours, None, None, D)
+    rows = local_factors_of(Tiles(), THREE[name], X, neighbours, None, None, D)
     assert local_factors_error(rows, THREE[name], X, neighbours, None, None, D) < 1e-12
 
 

@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from bound import bound_system
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import TOLERANCE, array, block_error, gradient_error, kernel_matrix, product_error, system_matrix
@@ -13,7 +14,6 @@ from strategies import DTYPES, columns, features, kernels, normal, points, sizes
 from kernelcg import backends
 from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.kernels import RBF, Matern
-from kernelcg.operators import KernelPlusDiagonal
 
 N = 50
 X, V, W = normal(N, 3, 1), normal(N, 4, 2), normal(N, 4, 3)
@@ -29,7 +29,7 @@ def system(request):
     diagonal, scale = {"regression": (NOISE, None), "one noise": (0.3, None), "laplace": (1.0, S), "both": (NOISE, S)}[
         request.param
     ]
-    return KernelPlusDiagonal(KERNEL, X, diagonal, scale), system_matrix(KERNEL, X, diagonal, scale), scale
+    return bound_system(KERNEL, X, diagonal, scale), system_matrix(KERNEL, X, diagonal, scale), scale
 
 
 @given(st.data(), sizes, features, st.integers(1, 5), st.booleans(), st.booleans())
@@ -37,7 +37,7 @@ def test_products_of_any_system(data, n, d, k, scaled, single):
     kernel, points_ = data.draw(kernels(d)), data.draw(points(n, d))
     diagonal, scale = data.draw(columns(n, 1))[:, 0].exp(), data.draw(columns(n, 1))[:, 0].abs() if scaled else None
     B, precision = data.draw(columns(n, k)), "float32" if single else "float64"
-    A = KernelPlusDiagonal(kernel, points_, diagonal, scale, product_dtype=DTYPES[precision])
+    A = bound_system(kernel, points_, diagonal, scale, product_dtype=DTYPES[precision])
     assert product_error(A @ B, system_matrix(kernel, points_, diagonal, scale), B) < TOLERANCE[precision]
 
 
@@ -68,7 +68,7 @@ def test_the_whole_matrix_is_float64_whatever_the_precision(system, precision):
 
 def test_the_whole_matrix_of_more_rows_than_are_filled_at_once():
     line = torch.linspace(0, 1, 4200, dtype=torch.float64)[:, None]
-    A = KernelPlusDiagonal(RBF(0.1), line, 0.5, 0.5 + line[:, 0]).dense()
+    A = bound_system(RBF(0.1), line, 0.5, 0.5 + line[:, 0]).dense()
     for i, j in ((0, 0), (4095, 4096), (4199, 3), (4100, 4100), (100, 4150)):
         x, y = line[i].item(), line[j].item()
         truth = (0.5 + x) * np.exp(-50 * (x - y) ** 2) * (0.5 + y) + 0.5 * (i == j)
@@ -94,8 +94,8 @@ def test_the_gradient_is_that_of_s_k_s(system, precision):
 def test_stored_entries_change_nothing(system, precision):
     A, truth, _ = system
     stored = A.with_precision(DTYPES[precision]).stored()
-    assert isinstance(stored.backend, backends.Dense)
-    assert stored.backend.K.dtype == DTYPES[precision]
+    assert stored.K.is_stored
+    assert stored.K.entries.dtype == DTYPES[precision]
     assert product_error(stored @ V, truth, V) < TOLERANCE[precision]
     assert product_error(stored.with_precision(torch.float64) @ V, truth, V) < TOLERANCE["float64"]
     assert block_error(stored.dense(), truth) < TOLERANCE["float64"]
@@ -105,15 +105,15 @@ def test_stored_entries_change_nothing(system, precision):
 
 
 def test_a_stored_operator_answers_from_memory_also_after_pickling():
-    stored = KernelPlusDiagonal(KERNEL, X, NOISE).stored()
+    stored = bound_system(KERNEL, X, NOISE).stored()
     for A in (stored, pickle.loads(pickle.dumps(stored))):
-        A.backend.K.zero_()
+        A.K.entries.zero_()
         torch.testing.assert_close(A @ V, NOISE[:, None] * V)
 
 
 def test_memory(system):
     A, _, _ = system
-    small = KernelPlusDiagonal(A.kernel, A.X, A.diagonal, A.scale, backends.Tiles("19 kB"))
+    small = bound_system(A.kernel, A.X, A.diagonal, A.scale, backends.Tiles("19 kB"))
     assert small.memory_budget() == 19_000
     with pytest.raises(MemoryBudgetExceeded, match="50 x 50"):
         small.dense()
@@ -125,7 +125,7 @@ def test_memory(system):
 @given(st.data(), features)
 def test_one_row(data, d):
     kernel, x = data.draw(kernels(d)), data.draw(points(1, d))
-    A, truth = KernelPlusDiagonal(kernel, x, 0.7, [2.0]), system_matrix(kernel, x, 0.7, [2.0])
+    A, truth = bound_system(kernel, x, 0.7, [2.0]), system_matrix(kernel, x, 0.7, [2.0])
     np.testing.assert_allclose(A @ torch.ones(1, 2, dtype=torch.float64), np.repeat(truth, 2, 1), rtol=1e-12)
     np.testing.assert_allclose(A.dense(), truth, rtol=1e-12)
 
@@ -133,13 +133,13 @@ def test_one_row(data, d):
 def test_a_product_is_linear_in_s_and_d_not_in_their_place():
     """Zero S leaves D alone; S enters twice."""
     ones = torch.ones(N, dtype=torch.float64)
-    assert torch.equal(KernelPlusDiagonal(KERNEL, X, NOISE, 0 * ones) @ V, NOISE[:, None] * V)
-    K = KernelPlusDiagonal(KERNEL, X, 1.0) @ V - V
-    torch.testing.assert_close(KernelPlusDiagonal(KERNEL, X, 1.0, 3 * ones) @ V - V, 9 * K)
+    assert torch.equal(bound_system(KERNEL, X, NOISE, 0 * ones) @ V, NOISE[:, None] * V)
+    K = bound_system(KERNEL, X, 1.0) @ V - V
+    torch.testing.assert_close(bound_system(KERNEL, X, 1.0, 3 * ones) @ V - V, 9 * K)
 
 
 def test_the_operator_does_not_build_a_graph():
     kernel = KERNEL.with_log_parameters(KERNEL.log_parameters().clone().requires_grad_())
-    A = KernelPlusDiagonal(kernel, X, NOISE, S)
+    A = bound_system(kernel, X, NOISE, S)
     results = (A @ V, A.dense(), A.kernel_diagonal(), A.kernel_columns(torch.tensor([1])), A.kernel_gradient(V, W))
     assert not any(result.requires_grad for result in results)

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from bound import bound_system
 from reference import TOLERANCE, array, product_error, system_matrix
 from strategies import normal
 
 from kernelcg.kernels import RBF
-from kernelcg.operators import KernelPlusDiagonal
 
 X = normal(6, 2, 1)
 V = normal(6, 3, 2)
@@ -35,7 +35,7 @@ DATA = {
 def test_numbers_of_every_kind_work(name):
     data = DATA[name]
     before = array(data).copy()
-    A = KernelPlusDiagonal(KERNEL, data, 0.5, np.linspace(0, 1, 6))
+    A = bound_system(KERNEL, data, 0.5, np.linspace(0, 1, 6))
     assert A.precision == (torch.float32 if "float32" in name else torch.float64)
     truth = system_matrix(KERNEL, before, 0.5, np.linspace(0, 1, 6))
     tolerance = TOLERANCE["float32" if "float32" in name else "float64"]
@@ -48,7 +48,7 @@ def test_numbers_of_every_kind_work(name):
     "diagonal", [2, 2.0, [2.0], np.full(6, 2), np.float32(2), torch.tensor(2), torch.full((6,), 2.0)]
 )
 def test_the_noise_is_one_number_or_one_for_each_row(diagonal):
-    A = KernelPlusDiagonal(KERNEL, X, diagonal)
+    A = bound_system(KERNEL, X, diagonal)
     assert A.diagonal.tolist() == [2.0] * 6
     assert A.diagonal.dtype == torch.float64
 
@@ -92,7 +92,7 @@ MISUSE = {
 def test_misuse_is_named_at_once(case):
     changed, error, message = MISUSE[case]
     with pytest.raises(error, match=message):
-        KernelPlusDiagonal(**{"kernel": KERNEL, "X": X, "diagonal": 1.0} | changed)
+        bound_system(**{"kernel": KERNEL, "X": X, "diagonal": 1.0} | changed)
 
 
 @pytest.mark.parametrize("scale", [None, torch.linspace(0.5, 2, 6, dtype=torch.float64)], ids=["no scale", "scale"])
@@ -108,7 +108,7 @@ def test_misuse_is_named_at_once(case):
 )
 def test_columns_of_the_wrong_shape_are_refused(scale, columns):
     """With S they would be spread over the rows unnoticed."""
-    A = KernelPlusDiagonal(KERNEL, X, 1.0, scale)
+    A = bound_system(KERNEL, X, 1.0, scale)
     with pytest.raises(ValueError, match="V "):
         A @ columns
     with pytest.raises(ValueError, match=r"(left|right|X|Y) "):
@@ -119,14 +119,14 @@ def test_columns_of_the_wrong_shape_are_refused(scale, columns):
 @pytest.mark.parametrize("columns", [torch.ones(6, 2, dtype=torch.int64), np.ones((6, 2))], ids=["integers", "array"])
 def test_columns_of_the_wrong_type_are_refused(scale, columns):
     with pytest.raises(TypeError, match="V "):
-        KernelPlusDiagonal(KERNEL, X, 1.0, scale) @ columns
+        bound_system(KERNEL, X, 1.0, scale) @ columns
 
 
 def test_a_lengthscale_that_does_not_fit_the_data_is_named_by_the_first_product():
     with pytest.raises(ValueError, match="lengthscale has 3 entries but X has 2 features"):
-        KernelPlusDiagonal(RBF([1.0, 2.0, 3.0]), X, 1.0) @ V
+        bound_system(RBF([1.0, 2.0, 3.0]), X, 1.0) @ V
 
 
 def test_with_precision_refuses_other_types():
     with pytest.raises(TypeError, match=r"torch\.float32"):
-        KernelPlusDiagonal(KERNEL, X, 1.0).with_precision(torch.bfloat16)
+        bound_system(KERNEL, X, 1.0).with_precision(torch.bfloat16)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
+from bound import bound_system
 from reference import TOLERANCE, array, product_error, system_matrix
 from scipy.sparse.linalg import LinearOperator as ScipyOperator
 from scipy.sparse.linalg import aslinearoperator, cg
@@ -16,7 +17,6 @@ from kernelcg.operators import (
     DenseMatrix,
     Identity,
     Invertible,
-    KernelPlusDiagonal,
     as_operator,
     to_scipy,
 )
@@ -38,10 +38,10 @@ ALIKE = {
     "tensor": torch.from_numpy(TRUTH.copy()),
     "list": TRUTH.tolist(),
     "dense matrix": DenseMatrix(torch.from_numpy(TRUTH.copy())),
-    "ours": KernelPlusDiagonal(KERNEL, X, NOISE, S),
-    "ours, counted": Counting(KernelPlusDiagonal(KERNEL, X, NOISE, S)),
+    "ours": bound_system(KERNEL, X, NOISE, S),
+    "ours, counted": Counting(bound_system(KERNEL, X, NOISE, S)),
     "scipy": aslinearoperator(TRUTH),
-    "there and back": to_scipy(KernelPlusDiagonal(KERNEL, X, NOISE, S)),
+    "there and back": to_scipy(bound_system(KERNEL, X, NOISE, S)),
     "sparse array": scipy.sparse.csr_array(TRUTH),
     "sparse matrix": scipy.sparse.csc_matrix(TRUTH),
     "scipy with matvec alone": ScipyOperator((N, N), matvec=lambda v: TRUTH @ v, dtype=np.float64),
@@ -65,7 +65,7 @@ def test_everything_that_is_a_matrix_multiplies_like_it(name):
 
 
 def test_our_operators_pass_unchanged():
-    for A in (KernelPlusDiagonal(KERNEL, X, NOISE), DenseMatrix(torch.eye(3)), Counting(DenseMatrix(torch.eye(3)))):
+    for A in (bound_system(KERNEL, X, NOISE), DenseMatrix(torch.eye(3)), Counting(DenseMatrix(torch.eye(3)))):
         assert as_operator(A) is A
 
 
@@ -114,7 +114,7 @@ def test_what_is_no_matrix_is_refused(A):
 
 
 def test_to_scipy_speaks_scipy():
-    A = to_scipy(KernelPlusDiagonal(KERNEL, X, NOISE, S))
+    A = to_scipy(bound_system(KERNEL, X, NOISE, S))
     v, block = array(V)[:, 0], array(V)
     assert isinstance(A, ScipyOperator)
     assert A.shape == (N, N)
@@ -135,7 +135,7 @@ def test_to_scipy_speaks_scipy():
 
 def test_scipy_solves_with_our_operator():
     b = array(V)[:, 0]
-    solution, info = cg(to_scipy(KernelPlusDiagonal(KERNEL, X, NOISE, S)), b, rtol=1e-10)
+    solution, info = cg(to_scipy(bound_system(KERNEL, X, NOISE, S)), b, rtol=1e-10)
     assert info == 0
     assert np.linalg.norm(b - TRUTH @ solution) < 1e-9 * np.linalg.norm(b)
 
@@ -161,7 +161,7 @@ def test_columns_that_do_not_fit_are_refused(A, shape):
 
 
 def test_products_and_columns_are_counted():
-    A = Counting(KernelPlusDiagonal(RBF(1.0), X, NOISE))
+    A = Counting(bound_system(RBF(1.0), X, NOISE))
     A @ V
     A @ V[:, :1]
     assert (A.tally.products, A.tally.columns) == (2, 4)

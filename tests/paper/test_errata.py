@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from bound import bound_system
 
 from kernelcg.backends import Tiles
 from kernelcg.kernels import RBF
-from kernelcg.operators import Counting, KernelPlusDiagonal
+from kernelcg.operators import Counting
 from kernelcg.preconditioners import available, recipe
 from kernelcg.preconditioners.inducing import inducing_factor
 from kernelcg.randomness import seeded
@@ -159,7 +160,7 @@ def test_1_to_4_our_solver_takes_the_right_steps(system):
 
 def test_5_loop_makes_exactly_t_steps_tests_first_and_returns_at_the_cap(system):
     A, _, v = system
-    counted = Counting(KernelPlusDiagonal(RBF(1.0), np.zeros((1, 1)), 1.0))
+    counted = Counting(bound_system(RBF(1.0), np.zeros((1, 1)), 1.0))
     exact_start = solve(counted, torch.ones(1, 1), start=torch.full((1, 1), 0.5))
     assert exact_start.iterations.tolist() == [0]
     assert exact_start.solution.isfinite().all()
@@ -197,7 +198,7 @@ class Kernels:
         self.Q = self.K_xu @ np.linalg.solve(self.K_uu, self.K_xu.T)
 
     def build(self, name, noise, seed=0, X=None, **options):
-        A = KernelPlusDiagonal(RBF(1.0), self.X if X is None else X, noise, backend=Tiles())
+        A = bound_system(RBF(1.0), self.X if X is None else X, noise, backend=Tiles())
         return recipe(name, **options).build(A, seeded(seed))
 
 
@@ -316,7 +317,7 @@ def test_16_truncated_svd_is_made_symmetric(kernels):
     U, values, Vt = np.linalg.svd(Q.T @ K)
     printed = (Q @ U[:, :5] * values[:5]) @ Vt[:5]
     assert np.abs(printed - printed.T).max() > 1e-2
-    A = KernelPlusDiagonal(RBF(1 / 3), kernels.X, 1e-4, backend=Tiles())
+    A = bound_system(RBF(1 / 3), kernels.X, 1e-4, backend=Tiles())
     P = recipe("randomized_svd", rank=5, oversampling=3).build(A, seeded(0))
     assert np.abs(applied_inverse(P) - applied_inverse(P).T).max() <= 1e-10 * np.abs(applied_inverse(P)).max()
     assert np.linalg.matrix_rank(P.dense().numpy() - 1e-4 * np.eye(30), tol=1e-8) == 5
@@ -342,7 +343,7 @@ def test_16_and_19_preconditioner_must_be_symmetric_positive_definite(system, ki
 def test_28_to_30_capped_runs_have_a_status_and_products_are_counted(system):
     """The authors' grids hold 10001 and 15001 for "did not converge", and steps − 1 for those that did."""
     A, _, v = system
-    tally = Counting(KernelPlusDiagonal(RBF(0.5), np.random.default_rng(0).normal(size=(20, 2)), 0.1))
+    tally = Counting(bound_system(RBF(0.5), np.random.default_rng(0).normal(size=(20, 2)), 0.1))
     report = solve(tally, v[:20, None], method="cg")
     assert report.status is Status.CONVERGED
     assert report.products == tally.tally.products == int(report.iterations[0]) + 1
@@ -386,7 +387,7 @@ def test_35_points_are_drawn_without_replacement(kernels):
     assert np.linalg.matrix_rank(kernels.K[np.ix_(repeated, repeated)], tol=1e-14) < 20
     for seed in range(20):
         X, generator = torch.from_numpy(kernels.X), seeded(seed)
-        drawn = inducing_factor(RBF(1.0), X, Tiles(), generator, rank=None, points=None, jitter=0.0).points
+        drawn = inducing_factor(Tiles().bind(RBF(1.0), X), generator, rank=None, points=None, jitter=0.0).points
         assert len(drawn) == len(set(drawn.tolist())) == 4 * 5
 
 

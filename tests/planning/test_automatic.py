@@ -6,12 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from bound import bound_system
 
 from kernelcg import planning
 from kernelcg.backends import Tiles, default
 from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.kernels import RBF, Linear, Matern
-from kernelcg.operators import DenseMatrix, KernelPlusDiagonal
+from kernelcg.operators import DenseMatrix
 from kernelcg.planning import automatic as module
 from kernelcg.preconditioners import recipe
 from kernelcg.randomness import seeded
@@ -35,12 +36,12 @@ def normal(rows, columns, seed=0):
 
 def system(lengthscale=0.5, noise=1e-3, n=N, d=2, *, memory=None, kernel=None, scale=None):
     kernel = kernel or RBF(lengthscale, 1.0)
-    return KernelPlusDiagonal(kernel, normal(n, d), noise, scale, backend=default(memory))
+    return bound_system(kernel, normal(n, d), noise, scale, backend=default(memory))
 
 
 def dense(A):
     """Return A as an array, whatever budget it was given."""
-    return replace(A, backend=Tiles()).dense().numpy()
+    return replace(A, K=Tiles().bind(A.kernel, A.X)).dense().numpy()
 
 
 def dense_solution(A, B):
@@ -87,7 +88,7 @@ def test_few_rows(n):
 
 def test_duplicated_rows():
     X = normal(200, 2)[torch.arange(N) % 200]
-    A, B = KernelPlusDiagonal(RBF(0.1), X, 1e-4, backend=Tiles(NO_DIRECT)), normal(N, 1, 1)
+    A, B = bound_system(RBF(0.1), X, 1e-4, backend=Tiles(NO_DIRECT)), normal(N, 1, 1)
     report = planning.solve(A, B, stopping=Stopping(rtol=1e-6))
     assert report.status is Status.CONVERGED
 
@@ -193,7 +194,7 @@ def test_reuse_while_it_pays():
     A = system(0.3, 1e-3, memory=NO_DIRECT)
     report, kept = planning.solve_reusing(A, B, None, stopping=stopping)
     assert kept.pays
-    near = replace(A, kernel=RBF(0.31), diagonal=torch.tensor(1.1e-3))
+    near = replace(A, K=A.K.with_kernel(RBF(0.31)), diagonal=torch.tensor(1.1e-3))
     again, still = planning.solve_reusing(near, B, kept, stopping=stopping)
     assert [attempt.what for attempt in again.attempts] == ["the preconditioner kept"]
     assert still.prepared is kept.prepared
@@ -243,7 +244,7 @@ def test_what_does_not_fit_is_not_chosen(budget):
 
 def test_a_kernel_that_is_zero():
     diagonal = torch.linspace(1, 100, 500, dtype=torch.float64)
-    A = KernelPlusDiagonal(Linear(1.0), torch.zeros(500, 2, dtype=torch.float64), diagonal)
+    A = bound_system(Linear(1.0), torch.zeros(500, 2, dtype=torch.float64), diagonal)
     B = normal(500, 1, 1)
     assert torch.allclose(planning.solve(A, B).solution, B / diagonal[:, None], rtol=1e-5)
 

@@ -9,6 +9,7 @@ from functools import cache
 
 import numpy as np
 import torch
+from bound import bound_system
 from hypothesis import strategies as st
 from reference import array, kernel_matrix, system_matrix
 from strategies import points
@@ -61,7 +62,7 @@ class Case:
 def needs_stationary(cls):
     """Say whether the recipe refuses, with a `TypeError`, a kernel that is not a function of x − y."""
     try:
-        cls().prepare(Linear(1.0), torch.ones(1, 1, dtype=torch.float64), backends.Tiles(), seeded(0))
+        cls().prepare(backends.Tiles().bind(Linear(1.0), torch.ones(1, 1, dtype=torch.float64)), seeded(0))
     except TypeError:
         return True
     return False
@@ -97,7 +98,7 @@ def systems(draw, *, stationary=False, noises=(TINY, 1e-6, 1e-2, 1.0), largest=4
     scale = None if kind == "none" else rng.uniform(0.1, 1, n) * kept
     X = X.to(draw(st.sampled_from([torch.float32, torch.float64]))).contiguous()
     backend = draw(st.sampled_from([backends.Tiles(), backends.default()]))
-    return KernelPlusDiagonal(kernel, X, diagonal, scale, backend)
+    return bound_system(kernel, X, diagonal, scale, backend)
 
 
 @st.composite
@@ -197,7 +198,7 @@ def check_prepared_once(case, P):
     A = case.A
     scale = torch.linspace(0.0, 2.0, len(A), dtype=torch.float64) if A.scale is None else None
     other = replace(case, A=replace(A, diagonal=3.0 * A.diagonal.flip(0), scale=scale))
-    prepared = case.recipe.prepare(A.kernel, A.X, A.backend, seeded(case.seed))
+    prepared = case.recipe.prepare(A.K, seeded(case.seed))
     first, R = prepared.factor(A.scale, A.diagonal), case.columns()
     before = first.solve(R)
     second = prepared.factor(other.A.scale, other.A.diagonal)

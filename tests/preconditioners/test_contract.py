@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from bound import bound_system
 from contract import Case, cases, check_contract, check_exact, check_solves, needs_stationary, z_scores_of_draws
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +12,6 @@ from strategies import normal
 
 from kernelcg.backends import Tiles
 from kernelcg.kernels import RBF, Linear, Matern
-from kernelcg.operators import KernelPlusDiagonal
 from kernelcg.preconditioners import available
 from kernelcg.randomness import seeded
 
@@ -23,7 +23,7 @@ SMALL = {"rank": 3, "neighbours": 2, "frequencies": 3, "block_size": 2}
 
 
 def system(n=12, scale=None, **options):
-    return KernelPlusDiagonal(Matern([0.8, 1.5]), normal(n, 2, 3), np.linspace(0.1, 0.4, n), scale, Tiles(), **options)
+    return bound_system(Matern([0.8, 1.5]), normal(n, 2, 3), np.linspace(0.1, 0.4, n), scale, Tiles(), **options)
 
 
 def small(name):
@@ -55,7 +55,7 @@ def test_exact_at_full_rank(name, data):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_one_point_with_default_options(name):
-    A = KernelPlusDiagonal(RBF(1.0, 2.0), torch.zeros(1, 1, dtype=torch.float64), 0.5, torch.tensor([3.0]), Tiles())
+    A = bound_system(RBF(1.0, 2.0), torch.zeros(1, 1, dtype=torch.float64), 0.5, torch.tensor([3.0]), Tiles())
     case = Case(available()[name](), A, 0)
     check_contract(case)
     if name in EXACT:
@@ -94,7 +94,7 @@ def test_another_seed_gives_another_p(name):
 def test_better_than_nothing(name):
     """At generous options P⁻¹A is better conditioned than A, which a wrong scale would spoil; Jacobi promises less."""
     X = normal(40, 1, 11)
-    A = KernelPlusDiagonal(RBF(1.0), X, 1e-3 * np.geomspace(1, 30, 40), np.linspace(0.5, 1.5, 40), Tiles())
+    A = bound_system(RBF(1.0), X, 1e-3 * np.geomspace(1, 30, 40), np.linspace(0.5, 1.5, 40), Tiles())
     options = {"rank": 20, "neighbours": 20, "frequencies": 40, "block_size": 20}
     cls = available()[name]
     P = cls(**{option: value for option, value in options.items() if option in cls.options()}).build(A, seeded(0))
@@ -107,7 +107,7 @@ def test_better_than_nothing(name):
 @pytest.mark.parametrize("name", RECIPES)
 def test_kernel_is_refused_in_words_or_taken(name):
     """A recipe that needs a stationary kernel says so; all others take any kernel."""
-    A = KernelPlusDiagonal(Linear(1.0), normal(8, 2), 0.1, backend=Tiles())
+    A = bound_system(Linear(1.0), normal(8, 2), 0.1, backend=Tiles())
     if needs_stationary(available()[name]):
         with pytest.raises(TypeError, match="stationary"):
             available()[name]().build(A, seeded(0))
@@ -122,7 +122,7 @@ def test_kernel_is_refused_in_words_or_taken(name):
 def test_device_is_kept(name, scale):
     """On a GPU everything stays there, and P is the same as on the CPU."""
     here = system(scale=scale)
-    there = KernelPlusDiagonal(here.kernel, here.X.cuda(), here.diagonal.cuda(), scale, Tiles())
+    there = bound_system(here.kernel, here.X.cuda(), here.diagonal.cuda(), scale, Tiles())
     P, Q, R = small(name).build(here, seeded(1)), small(name).build(there, seeded(1)), normal(12, 2)
     assert Q.dense().is_cuda
     assert Q.solve(R.cuda()).is_cuda

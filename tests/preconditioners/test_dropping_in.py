@@ -30,9 +30,8 @@ class MeanDiagonal(Preconditioner):
 
     weight: float = 1.0
 
-    def prepare(self, kernel, X, backend, generator):
-        diagonal = kernel.diagonal(X.double()).detach()
-        return LowRankAndRemainder(None, DiagonalRemainder(self.weight * diagonal.mean().expand(len(X)).clone()))
+    def prepare(self, K, generator):
+        return LowRankAndRemainder(None, DiagonalRemainder(self.weight * K.diagonal().mean().expand(len(K)).clone()))
 '''
 
 BROKEN = '''
@@ -52,7 +51,7 @@ class Wrong(Preconditioner):
 
     COST: ClassVar[str] = "build O(n), apply O(n k)"
 
-    def prepare(self, kernel, X, backend, generator):
+    def prepare(self, K, generator):
         return self
 
     def factor(self, scale, diagonal):

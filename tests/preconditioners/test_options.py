@@ -6,12 +6,13 @@ from dataclasses import FrozenInstanceError, dataclass
 import numpy as np
 import pytest
 import torch
+from bound import bound_system
 from strategies import normal
 
 from kernelcg.backends import Tiles
+from kernelcg.backends.tiles import TilesMatrix
 from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.kernels import RBF
-from kernelcg.operators import KernelPlusDiagonal
 from kernelcg.preconditioners import Preconditioner, available, recipe
 from kernelcg.randomness import seeded
 
@@ -48,7 +49,7 @@ MISUSES = [
 
 @pytest.mark.parametrize(("name", "option", "value"), MISUSES)
 def test_wrong_values_are_refused_by_name(name, option, value):
-    A = KernelPlusDiagonal(RBF(1.0), normal(8, 2), 0.1, backend=Tiles())
+    A = bound_system(RBF(1.0), normal(8, 2), 0.1, backend=Tiles())
     with pytest.raises(ValueError, match=option):
         recipe(name, **{option: value}).build(A, seeded(0))
 
@@ -100,13 +101,13 @@ def test_unknown_options_are_refused():
 
 
 @dataclass(frozen=True, eq=False)
-class Idle(Tiles):
-    """A backend on which nothing may run: whatever is refused has to be refused before."""
+class IdleMatrix(TilesMatrix):
+    """A matrix with which nothing may be done: whatever is refused has to be refused before."""
 
-    def matmul(self, *arguments, **options):
+    def _product(self, *arguments):
         raise AssertionError("work began before the memory was checked")
 
-    block = local_factors = matmul
+    _cross = _block = _cross_block = _local_factors = _product
 
 
 LARGE = {
@@ -130,7 +131,7 @@ def test_what_does_not_fit_is_refused_before_it_is_made(name):
     X = normal(2000, 2)
     before = torch.get_rng_state()
     with pytest.raises(MemoryBudgetExceeded, match="budget"):
-        recipe(name, **LARGE[name]).prepare(RBF(1.0), X, Idle(memory=4_000_000), seeded(0))
+        recipe(name, **LARGE[name]).prepare(IdleMatrix(RBF(1.0), Tiles(memory=4_000_000).place(X)), seeded(0))
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -139,7 +140,7 @@ def test_what_fits_is_not_refused(name):
     """The same with small options, within 40 MB."""
     small = {"rank": 20, "neighbours": 5, "frequencies": 10, "block_size": 40, "grid": 20}
     X = normal(500, 2)
-    A = KernelPlusDiagonal(RBF(1.0), X, 0.1, backend=Tiles(memory=40_000_000))
+    A = bound_system(RBF(1.0), X, 0.1, backend=Tiles(memory=40_000_000))
     cls = available()[name]
     P = recipe(name, **{option: small[option] for option in LARGE[name]}).build(A, seeded(0))
     assert P.numbers <= 500 * 200, cls

@@ -7,7 +7,7 @@ import pytest
 
 MEASURE = """
 import torch
-from kernelcg.backends import Tiles, default
+from kernelcg.backends import default
 from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.kernels import Matern
 from kernelcg.operators import KernelPlusDiagonal
@@ -20,7 +20,7 @@ def resident_bytes(which):
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith(which))
 
 def build(X, memory, S):
-    A = KernelPlusDiagonal(Matern(1.0, nu=1.5), X, 0.1, S, backend=default(memory))
+    A = KernelPlusDiagonal(default(memory).bind(Matern(1.0, nu=1.5), X), 0.1, S)
     return recipe({name!r}, **{options!r}).build(A, seeded(0))
 
 build(torch.rand(500, 3, dtype=torch.float64), None, None)  # what is loaded on first use is not counted

@@ -1,11 +1,12 @@
 """Each recipe is its formula, written out in dense NumPy."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import permutations
 
 import numpy as np
 import pytest
 import torch
+from bound import bound_system
 from reference import array, kernel_matrix
 from scipy.stats import chisquare
 from strategies import normal
@@ -52,7 +53,7 @@ def make(kernel="rbf", scaled=True, n=N, noise=0.05):
     diagonal = noise * np.linspace(1, 3, n)
     scale = np.where(np.arange(n) % 7 == 3, 0.0, np.linspace(0.2, 1.6, n)) if scaled else None
     S = np.diag(np.ones(n) if scale is None else scale)
-    A = KernelPlusDiagonal(kernel, X, diagonal, scale, Tiles())
+    A = bound_system(kernel, X, diagonal, scale, Tiles())
     return Dense(A, kernel_matrix(kernel, X, X), S, np.diag(diagonal))
 
 
@@ -87,7 +88,7 @@ def test_nystrom_draws_distinct_points_uniformly(dense):
     """P of rank m is the projection on some m rows: those where it is exact. All rows have their turn."""
     counts = np.zeros(N)
     for seed in range(120):
-        F = array(recipe("nystrom", rank=4).prepare(dense.A.kernel, dense.A.X, Tiles(), seeded(seed)).F)
+        F = array(recipe("nystrom", rank=4).prepare(dense.A.K, seeded(seed)).F)
         exact = np.flatnonzero(np.abs(np.diag(dense.K - F @ F.T)) < 1e-8 * np.diag(dense.K))
         assert len(exact) == np.linalg.matrix_rank(F) == 4
         counts[exact] += 1
@@ -128,7 +129,7 @@ def test_one_block_is_exact(dense, layout):
 
 def test_a_zero_kernel_matrix_leaves_the_diagonal():
     """A linear kernel at the origin: K_UU = 0 is semi-definite too."""
-    A = KernelPlusDiagonal(Linear(1.0), torch.zeros(4, 2, dtype=torch.float64), 0.5, backend=Tiles())
+    A = bound_system(Linear(1.0), torch.zeros(4, 2, dtype=torch.float64), 0.5, backend=Tiles())
     for name in ("nystrom", "fitc", "pitc", "pivoted_cholesky", "rp_cholesky", "randomized_svd", "low_rank_vecchia"):
         assert_is(recipe(name).build(A, seeded(0)), 0.5 * np.eye(4))
 
@@ -136,9 +137,9 @@ def test_a_zero_kernel_matrix_leaves_the_diagonal():
 def test_raised_jitter_is_recorded():
     """Duplicates in U make K_UU singular: more jitter than asked for is used, and said."""
     X = torch.ones(6, 1, dtype=torch.float64)
-    prepared = recipe("nystrom", points=(0, 1, 2), jitter=0.0).prepare(RBF(1.0), X, Tiles(), seeded(0))
+    prepared = recipe("nystrom", points=(0, 1, 2), jitter=0.0).prepare(Tiles().bind(RBF(1.0), X), seeded(0))
     assert any("jitter" in note for note in prepared.notes)
-    assert recipe("nystrom", points=(0,), jitter=0.0).prepare(RBF(1.0), X, Tiles(), seeded(0)).notes == ()
+    assert recipe("nystrom", points=(0,), jitter=0.0).prepare(Tiles().bind(RBF(1.0), X), seeded(0)).notes == ()
 
 
 # spectral and SVD
@@ -149,7 +150,7 @@ def test_spectral_is_unbiased(nu):
     kernel, X = (RBF([0.8, 1.3], 1.4) if nu is None else Matern([0.8, 1.3], 1.4, nu=nu)), normal(8, 2, 6)
     draws = []
     for seed in range(300):
-        Phi = array(recipe("spectral", frequencies=5).prepare(kernel, X, Tiles(), seeded(seed)).F)
+        Phi = array(recipe("spectral", frequencies=5).prepare(Tiles().bind(kernel, X), seeded(seed)).F)
         assert Phi.shape == (8, 10), "cosines and sines: 2m columns"
         assert np.diag(Phi @ Phi.T) == pytest.approx(1.4)
         draws.append(Phi @ Phi.T)
@@ -161,7 +162,7 @@ def test_spectral_is_unbiased(nu):
 
 def test_spectral_is_its_features_and_the_diagonal():
     dense = make("matern")
-    Phi = array(recipe("spectral", frequencies=6).prepare(dense.A.kernel, dense.A.X, Tiles(), seeded(3)).F)
+    Phi = array(recipe("spectral", frequencies=6).prepare(dense.A.K, seeded(3)).F)
     assert_is(dense.build("spectral", seed=3, frequencies=6), dense.scaled(Phi @ Phi.T))
 
 
@@ -171,7 +172,7 @@ def test_svd_keeps_the_leading_eigenvectors(dense):
     best = V[:, -4:] * values[-4:] @ V[:, -4:].T
     P = dense.build("randomized_svd", rank=4, oversampling=N)
     assert_is(P, dense.scaled(best))
-    prepared = recipe("randomized_svd", rank=4, power=3).prepare(dense.A.kernel, dense.A.X, Tiles(), seeded(1))
+    prepared = recipe("randomized_svd", rank=4, power=3).prepare(dense.A.K, seeded(1))
     assert np.linalg.norm(array(prepared.F @ prepared.F.T) - best, 2) <= 1e-2 * values[-5]
     assert prepared.setup_products == (2 + 3) * (4 + 10)
 
@@ -181,7 +182,7 @@ def test_svd_captures_what_theory_promises(dense):
     values = np.linalg.eigvalsh(dense.K)[::-1]
     errors = []
     for seed in range(20):
-        F = array(recipe("randomized_svd", rank=6).prepare(dense.A.kernel, dense.A.X, Tiles(), seeded(seed)).F)
+        F = array(recipe("randomized_svd", rank=6).prepare(dense.A.K, seeded(seed)).F)
         assert np.linalg.eigvalsh(dense.K - F @ F.T)[0] > -2 * values[6], "F Fᵀ does not exceed K by much"
         errors.append(np.linalg.norm(dense.K - F @ F.T))
     assert np.mean(errors) <= 3 * np.linalg.norm(values[6:])
@@ -192,7 +193,7 @@ def test_svd_captures_what_theory_promises(dense):
 
 def factored(dense, choose, rank, tolerance=0.0):
     A = dense.A
-    return extended(no_pivots(A.kernel, A.X), A.kernel, A.X, Tiles(), rank=rank, tolerance=tolerance, choose=choose)
+    return extended(no_pivots(A.K), A.K, rank=rank, tolerance=tolerance, choose=choose)
 
 
 def assert_partial_factor(dense, found):
@@ -226,22 +227,22 @@ def test_pivoted_cholesky_takes_the_worst_point_next(dense):
 @pytest.mark.parametrize("name", ["pivoted_cholesky", "rp_cholesky"])
 def test_rank_grows_until_the_trace_is_small_enough(dense, name):
     for tolerance in (0.3, 0.05):
-        prepared = recipe(name, rank=N, tolerance=tolerance).prepare(dense.A.kernel, dense.A.X, Tiles(), seeded(2))
+        prepared = recipe(name, rank=N, tolerance=tolerance).prepare(dense.A.K, seeded(2))
         shares = 1 - np.cumsum(array(prepared.F.square().sum(0))) / np.trace(dense.K)
         assert shares[-1] <= tolerance
         if name == "pivoted_cholesky":
             assert prepared.F.shape[1] == 1 or shares[-2] > tolerance, "and no further"
-    assert recipe(name, rank=4).prepare(dense.A.kernel, dense.A.X, Tiles(), seeded(2)).F.shape == (N, 4)
+    assert recipe(name, rank=4).prepare(dense.A.K, seeded(2)).F.shape == (N, 4)
 
 
 def test_growing_goes_on_where_it_stopped(dense):
     A = dense.A
     few = factored(dense, greedy, 3)
-    more = extended(few, A.kernel, A.X, Tiles(), rank=7, tolerance=0.0, choose=greedy)
+    more = extended(few, A.K, rank=7, tolerance=0.0, choose=greedy)
     assert more.pivots.tolist() == greedy_pivots(dense.K, few.pivots[0], 7)
     assert torch.equal(more.F[:, :3], few.F)
     assert_partial_factor(dense, more)
-    assert extended(more, A.kernel, A.X, Tiles(), rank=5, tolerance=0.0, choose=greedy) is more
+    assert extended(more, A.K, rank=5, tolerance=0.0, choose=greedy) is more
 
 
 @pytest.mark.parametrize("rank", [1, 6, 12])
@@ -269,10 +270,10 @@ def test_blocks_of_pivots_have_the_law_of_one_at_a_time(monkeypatch, proposals):
     """Points 0 and 1 are nearly one: rejection has to know in one block that either makes the other worthless."""
     monkeypatch.setattr(partial_cholesky, "PROPOSALS", proposals)
     kernel, X = RBF(1.0) + Linear(0.4), torch.tensor([[0.0], [0.3], [1.2], [-2.0]], dtype=torch.float64)
-    law = one_at_a_time(kernel_matrix(kernel, X, X), 2)
-    counts, generator, start = dict.fromkeys(law, 0), seeded(5), no_pivots(kernel, X)
+    law, K = one_at_a_time(kernel_matrix(kernel, X, X), 2), Tiles().bind(kernel, X)
+    counts, generator, start = dict.fromkeys(law, 0), seeded(5), no_pivots(K)
     for _ in range(1200):
-        found = extended(start, kernel, X, Tiles(), rank=2, tolerance=0.0, choose=random_pivots(generator))
+        found = extended(start, K, rank=2, tolerance=0.0, choose=random_pivots(generator))
         counts[tuple(found.pivots.tolist())] += 1
     assert min(law.values()) * 1200 > 5
     assert chisquare(list(counts.values()), np.array(list(law.values())) * 1200).pvalue > 1e-4
@@ -309,9 +310,7 @@ def test_vecchia_is_its_sparse_factor(scaled, count):
 @pytest.mark.parametrize("scaled", [False, True])
 def test_low_rank_vecchia_is_a_partial_factor_and_a_sparse_one_of_the_rest(scaled, count):
     dense = make("matern", scaled)
-    prepared = recipe("low_rank_vecchia", rank=5, neighbours=count).prepare(
-        dense.A.kernel, dense.A.X, Tiles(), seeded(6)
-    )
+    prepared = recipe("low_rank_vecchia", rank=5, neighbours=count).prepare(dense.A.K, seeded(6))
     low_rank = array(prepared.F @ prepared.F.T)
     assert prepared.F.shape == (N, 5)
     assert np.linalg.eigvalsh(dense.K - low_rank)[0] > -1e-12
@@ -325,17 +324,6 @@ def test_low_rank_vecchia_is_a_partial_factor_and_a_sparse_one_of_the_rest(scale
 # inner solves
 
 
-@dataclass(frozen=True, eq=False)
-class CountingTiles(Tiles):
-    """A backend that counts the columns it multiplies."""
-
-    columns: list = field(default_factory=list)
-
-    def matmul(self, kernel, X, Y, V, *, precision=None):
-        self.columns.append(V.shape[1])
-        return super().matmul(kernel, X, Y, V, precision=precision)
-
-
 def test_regularized_adds_to_the_diagonal(dense):
     mean = np.mean(np.diag(dense.D))
     assert_is(dense.build("regularized"), dense.scaled(dense.K) + 100 * mean * np.eye(N))
@@ -346,20 +334,20 @@ def test_regularized_adds_to_the_diagonal(dense):
 @pytest.mark.parametrize("inner_tolerance", [1e-1, 1e-6])
 def test_inner_products_are_counted(inner_tolerance):
     """Every column that the backend multiplied is in the report: outer ones, inner ones, and nothing else."""
-    backend, X = CountingTiles(), normal(N, 2, 4)
-    A, B = KernelPlusDiagonal(RBF(1.0), X, 0.01, backend=backend), normal(N, 2, 9)
+    backend, X = Tiles().counting(N), normal(N, 2, 4)
+    A, B = bound_system(RBF(1.0), X, 0.01, backend=backend), normal(N, 2, 9)
     P = recipe("regularized", inner_tolerance=inner_tolerance).build(A, seeded(0))
-    assert backend.columns == [], "building costs no product"
+    assert backend.work.columns == 0, "building costs no product"
     for _ in range(2):  # the second solve counts its own products only
-        backend.columns.clear()
+        backend.work.columns = 0
         report = solve(A, B, preconditioner=P, stopping=Stopping(rtol=1e-8))
         assert report.status is Status.CONVERGED
         assert report.inner_columns > 0
-        assert sum(backend.columns) == report.columns + report.inner_columns
+        assert backend.work.columns == report.columns + report.inner_columns
         assert f"{report.inner_columns} in inner solves" in str(report)
 
 
 def test_set_up_products_of_the_svd_are_counted():
-    backend = CountingTiles()
-    prepared = recipe("randomized_svd", rank=4, power=1).prepare(RBF(1.0), normal(N, 2, 4), backend, seeded(0))
-    assert sum(backend.columns) == prepared.setup_products == 3 * 14
+    backend = Tiles().counting(N)
+    prepared = recipe("randomized_svd", rank=4, power=1).prepare(backend.bind(RBF(1.0), normal(N, 2, 4)), seeded(0))
+    assert backend.work.columns == prepared.setup_products == 3 * 14

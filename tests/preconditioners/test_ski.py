@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import reference
 import torch
+from bound import bound_system
 from contract import Case, check_contract, systems
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +20,6 @@ from torch import Tensor
 from kernelcg.backends import Tiles
 from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.kernels import RBF, Constant, Kernel, Linear, Matern, Periodic, squared_distances
-from kernelcg.operators import KernelPlusDiagonal
 from kernelcg.preconditioners import available, recipe
 from kernelcg.preconditioners.recipes import ski
 from kernelcg.preconditioners.recipes.ski import SKI
@@ -80,7 +80,7 @@ def explicit(kernel, X, kind, g):
 
 
 def built(kernel, X, *, diagonal=0.1, scale=None, backend=None, **options):
-    A = KernelPlusDiagonal(kernel, X, diagonal, scale, backend or Tiles())
+    A = bound_system(kernel, X, diagonal, scale, backend or Tiles())
     return SKI(**options).build(A, seeded(0))
 
 
@@ -195,7 +195,7 @@ def test_ties_and_edges_stay_on_the_grid(kind):
 
 
 def dense_weights(X, **options):
-    return SKI(**options).prepare(RBF(1.0), X, Tiles(), seeded(0)).W.to_dense()
+    return SKI(**options).prepare(Tiles().bind(RBF(1.0), X), seeded(0)).W.to_dense()
 
 
 def test_nearest_weights_are_single_ones():
@@ -297,7 +297,7 @@ def test_inner_iterations_are_limited():
 
 def test_close_approximation_needs_few_outer_iterations():
     X, y = normal(300, 2), normal(300, 1, 1)
-    A = KernelPlusDiagonal(RBF(1.0), X, 1e-2, np.linspace(0.5, 1.5, 300), Tiles())
+    A = bound_system(RBF(1.0), X, 1e-2, np.linspace(0.5, 1.5, 300), Tiles())
     stopping = Stopping(rtol=1e-8)
     report = solve(A, y, preconditioner=SKI(interpolation="cubic").build(A, seeded(0)), stopping=stopping)
     assert report.status is Status.CONVERGED
@@ -380,7 +380,7 @@ def test_absurd_grids_and_budgets_are_refused():
         with pytest.raises(MemoryBudgetExceeded):
             built(kernel, normal(20, 8), grid=10**30)
     with pytest.raises(MemoryBudgetExceeded, match="no grid would fit"):
-        built(RBF(1.0), normal(20, 3), backend=Tiles(1000))
+        built(RBF(1.0), normal(20, 3), backend=Tiles(1500))
 
 
 MEASURE = """
@@ -396,7 +396,7 @@ def resident_bytes(which):
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith(which))
 
 def build(X, V, grid, megabytes):
-    prepared = SKI({kind!r}, grid).prepare({kernel}, X, Tiles(f"{{megabytes}}MB"), None)
+    prepared = SKI({kind!r}, grid).prepare(Tiles(f"{{megabytes}}MB").bind({kernel}, X), None)
     return prepared @ V
 
 X, V = torch.randn(20_000, {d}, dtype=torch.float64), torch.randn(20_000, 3, dtype=torch.float64)

@@ -2,11 +2,12 @@
 
 import numpy as np
 import torch
+from bound import bound_system
 from hypothesis import strategies as st
 
 from kernelcg.backends import Tiles
 from kernelcg.kernels import RBF, Matern
-from kernelcg.operators import DenseMatrix, KernelPlusDiagonal
+from kernelcg.operators import DenseMatrix
 
 
 def seeded(seed=0):
@@ -67,7 +68,7 @@ def nystrom(system, rank=20, shift=0.0):
 def hard_system(n=200, noise=1e-4, d=2, nu=None, **options):
     """Return a smooth, badly conditioned kernel system."""
     kernel = RBF(1.0, 1.0) if nu is None else Matern(1.0, 1.0, nu=nu)
-    return KernelPlusDiagonal(kernel, normal(n, d, 7), noise, **options)
+    return bound_system(kernel, normal(n, d, 7), noise, **options)
 
 
 @st.composite
@@ -80,7 +81,7 @@ def systems(draw, largest=25):
     kernel = draw(st.sampled_from([RBF(lengthscale, 1.5), Matern(lengthscale, 0.7, nu=0.5)]))
     diagonal = 0.05 + torch.rand(n, generator=g, dtype=torch.float64)
     scale = torch.rand(n, generator=g, dtype=torch.float64) if draw(st.booleans()) else None
-    return KernelPlusDiagonal(kernel, X, diagonal, scale, backend=Tiles())
+    return bound_system(kernel, X, diagonal, scale, backend=Tiles())
 
 
 def dense(values):

@@ -5,12 +5,13 @@ import time
 import numpy as np
 import pytest
 import torch
+from bound import bound_system
 from solvers.systems import Fixed, hard_system, normal, with_eigenvalues
 
 from kernelcg.backends import Tiles
 from kernelcg.errors import MemoryBudgetExceeded, SolveFailed
 from kernelcg.kernels import RBF
-from kernelcg.operators import DenseMatrix, KernelPlusDiagonal
+from kernelcg.operators import DenseMatrix
 from kernelcg.solvers import METHODS, Status, Stopping, solve
 
 ITERATIVE = [name for name in METHODS if name != "direct"]
@@ -144,7 +145,7 @@ def test_an_impossible_tolerance_ends_at_rounding(method):
 
 def test_parameters_that_require_gradients_are_welcome():
     noise = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
-    A = KernelPlusDiagonal(RBF(1.0), normal(30, 2), noise)
+    A = bound_system(RBF(1.0), normal(30, 2), noise)
     for method in METHODS:
         assert solve(A, normal(30, 1), method=method).status is Status.CONVERGED
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from bound import bound_system
 from reference import system_matrix
 from solvers.systems import hard_system, normal, nystrom
 
@@ -66,7 +67,7 @@ def test_float32_never_costs_much_more_than_float64(method, noise):
 
 def test_float32_data_are_taken_as_exact():
     A64, B = hard_system(80, 0.1), normal(80, 1).float()
-    A32 = type(A64)(A64.kernel, A64.X.float(), 0.1)
+    A32 = bound_system(A64.kernel, A64.X.float(), 0.1)
     report = solve(A32, B, stopping=Stopping(rtol=1e-10))
     assert report.status is Status.CONVERGED
     assert report.solution.dtype == torch.float64

@@ -1,71 +1,111 @@
-"""What a backend does: the few operations whose cost grows with n², and where they run."""
+"""A kernel matrix bound to data, and the backends that make one: the operations whose cost grows with n²."""
 
-import os
+import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from kernelcg.arguments import FLOATS, memory_bytes, require_finite, same_rows
-from kernelcg.errors import MemoryBudgetExceeded
+from kernelcg.arguments import memory_bytes
+from kernelcg.backends.checks import (
+    check_binding,
+    check_columns,
+    check_local_factors,
+    check_pairs,
+    check_points,
+    chosen_precision,
+)
+from kernelcg.backends.memory import default_budget, require_memory
+from kernelcg.backends.neighbours import earlier_neighbours
+from kernelcg.backends.rounding import centre_of
 from kernelcg.kernels import Kernel
+
+Rows = Tensor | slice | None
+"""Some of the rows of X: int64 numbers, a slice, or None for all."""
+
+COPIES = 3
+"""Copies of X that binding may make: centred, in units of the lengthscale, in single precision."""
 
 
 @dataclass(frozen=True, eq=False)
-class Backend(ABC):
-    """Evaluates parts of a kernel matrix and consumes them at once; nothing n × n is kept.
+class KernelMatrix(ABC):
+    """K(X, X) of one kernel at one X: entries are computed when they are needed, and kept only if `stored`.
 
-    ``memory`` bounds, in bytes or words such as "2GB", what an operation may allocate beyond its inputs and
-    its result; None means half of what the machine has free. A backend has no other state and pickles.
+    Arguments are checked here; a backend implements the methods that begin with an underscore, whose ``dtype`` is
+    the precision to compute in.
     """
 
-    memory: int | str | None = None
+    kernel: Kernel
+    points: "Points"
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "memory", memory_bytes(self.memory))
+    def __len__(self) -> int:
+        return len(self.X)
 
-    @abstractmethod
-    def matmul(
-        self, kernel: Kernel, X: Tensor, Y: Tensor, V: Tensor, *, precision: torch.dtype | None = None
-    ) -> Tensor:
-        """Return K(X, Y) V with the dtype of V, computed in ``precision`` (by default that of X).
+    @property
+    def X(self) -> Tensor:
+        """Return the data, (n, d)."""
+        return self.points.X
 
-        Passing the same tensor as X and Y lets the backend use the symmetry of K. Costs O(n m (d + k)) time.
-        """
+    @property
+    def device(self) -> torch.device:
+        """Return where the data are."""
+        return self.X.device
 
-    @abstractmethod
+    @property
+    def backend(self) -> "Backend":
+        """Return where the work is done, and in which memory."""
+        return self.points.backend
+
+    def budget(self) -> int:
+        """Return the bytes an operation may allocate where the data are."""
+        return self.points.budget()
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether products come from stored entries."""
+        return False
+
+    # what can be asked of K
+
+    def product(self, V: Tensor, *, precision: torch.dtype | None = None) -> Tensor:
+        """Return K V with the dtype of V, computed in ``precision`` (by default that of X): O(n² (d + k)) time."""
+        check_columns(self.X, V)
+        return self._product(V, chosen_precision(self.X, precision))
+
+    def cross(self, points: Tensor, V: Tensor, *, precision: torch.dtype | None = None) -> Tensor:
+        """Return K(points, X) V. The entries of a row do not depend on which other points are asked for with it."""
+        check_points(self.X, points)
+        check_columns(self.X, V)
+        return self._cross(points, V, chosen_precision(self.X, precision))
+
+    def block(self, rows: Rows = None, columns: Rows = None, *, precision: torch.dtype | None = None) -> Tensor:
+        """Return the entries K[rows, columns] in ``precision``."""
+        return self._block(rows, columns, chosen_precision(self.X, precision))
+
+    def cross_block(self, points: Tensor, columns: Rows = None, *, precision: torch.dtype | None = None) -> Tensor:
+        """Return the entries K(points, X[columns]) in ``precision``."""
+        check_points(self.X, points)
+        return self._cross_block(points, columns, chosen_precision(self.X, precision))
+
     def gradient(
         self,
-        kernel: Kernel,
-        X: Tensor,
-        Y: Tensor,
         left: Tensor,
         right: Tensor,
         *,
+        columns: Rows = None,
         weights: Tensor | None = None,
         precision: torch.dtype | None = None,
     ) -> Tensor:
-        """Return ∂/∂θ Σ_j left_jᵀ K(X, Y) right_j for the log hyperparameters θ of the kernel, in float64.
+        """Return ∂/∂θ Σ_j left_jᵀ K[:, columns] right_j for the log hyperparameters θ of the kernel, in float64.
 
-        A symmetric (n, n) tensor ``weights``, for Y = X only, adds Σ_ij weights_ij K_ij to the sum.
+        A symmetric (n, n) tensor ``weights``, for all columns only, adds Σ_ij weights_ij K_ij to the sum.
         """
+        check_pairs(self.X, left, right, rows_of(self.X, columns), weights)
+        return self._gradient(left, right, columns, weights, chosen_precision(self.X, precision))
 
-    @abstractmethod
-    def block(self, kernel: Kernel, X: Tensor, Y: Tensor, *, precision: torch.dtype | None = None) -> Tensor:
-        """Return K(X, Y) itself, an (n, m) tensor in ``precision``: kernel columns, small blocks."""
-
-    @abstractmethod
-    def local_factors(
-        self,
-        kernel: Kernel,
-        X: Tensor,
-        neighbours: Tensor,
-        F: Tensor | None,
-        scale: Tensor | None,
-        diagonal: Tensor,
-    ) -> Tensor:
+    def local_factors(self, neighbours: Tensor, F: Tensor | None, scale: Tensor | None, diagonal: Tensor) -> Tensor:
         """Return the (n, q + 1) rows g_i = R_JJ⁻¹ e_i / √(e_iᵀ R_JJ⁻¹ e_i), J = N(i) ∪ {i}, of R = S (K − F Fᵀ) S + D.
 
         N(i) are the distinct rows of X that row i of the int64 ``neighbours`` names, −1 where there are fewer than
@@ -78,24 +118,189 @@ class Backend(ABC):
         ----------
         Vecchia (1988), JRSS B 50; Kolotilina & Yeremin (1993), SIAM J. Matrix Anal. Appl. 14.
         """
+        check_local_factors(self.X, neighbours, F, scale, diagonal)
+        return self._local_factors(neighbours, F, scale, diagonal)
 
-    def stored_product(self, K: Tensor, V: Tensor) -> Tensor:
-        """Return K V for a symmetric K that is stored: one GEMM, skinny products the faster way round."""
-        return (V.T.contiguous() @ K).T
+    def neighbours(self, order: Tensor, count: int) -> Tensor:
+        """Return (n, count) numbers of the rows nearest to each row among those before it in ``order``, −1 for none.
+
+        Near means strongly correlated: distances are those of `Kernel.coordinates`.
+        """
+        return earlier_neighbours(self.kernel.coordinates(self.X.double()), order, count, self.budget())
+
+    def diagonal(self) -> Tensor:
+        """Return the diagonal of K in float64."""
+        return self.kernel.diagonal(self.X.double()).detach()
+
+    # other matrices
+
+    def with_kernel(self, kernel: Kernel) -> "KernelMatrix":
+        """Return K of other hyperparameters at the same X, which is not checked, centred or sent again."""
+        return self.points.bind(kernel)
+
+    def at(self, rows: Tensor | slice) -> "KernelMatrix":
+        """Return K of some of the rows."""
+        return self.backend.bind(self.kernel, self.X[rows])
+
+    def joined(self, points: Tensor) -> "KernelMatrix":
+        """Return K of X and of further points after it."""
+        return self.backend.bind(self.kernel, torch.cat([self.X, points]))
+
+    def stored(self, precision: torch.dtype | None = None) -> "KernelMatrix":
+        """Return K with its entries kept for products in ``precision``, if n² numbers fit the budget."""
+        from kernelcg.backends.stored import StoredMatrix
+
+        n, dtype = len(self), chosen_precision(self.X, precision)
+        require_memory(dtype.itemsize * n**2, self.budget(), f"storing the {n} x {n} kernel matrix")
+        return StoredMatrix(self.kernel, self.points, self, self._block(None, None, dtype))
+
+    # what a backend computes
+
+    @abstractmethod
+    def _product(self, V: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return K V."""
+
+    @abstractmethod
+    def _cross(self, points: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return K(points, X) V."""
+
+    @abstractmethod
+    def _block(self, rows: Rows, columns: Rows, dtype: torch.dtype) -> Tensor:
+        """Return K[rows, columns]."""
+
+    @abstractmethod
+    def _cross_block(self, points: Tensor, columns: Rows, dtype: torch.dtype) -> Tensor:
+        """Return K(points, X[columns])."""
+
+    @abstractmethod
+    def _gradient(
+        self, left: Tensor, right: Tensor, columns: Rows, weights: Tensor | None, dtype: torch.dtype
+    ) -> Tensor:
+        """Return ∂/∂θ (Σ_j left_jᵀ K[:, columns] right_j + Σ_ij weights_ij K_ij)."""
+
+    @abstractmethod
+    def _local_factors(self, neighbours: Tensor, F: Tensor | None, scale: Tensor | None, diagonal: Tensor) -> Tensor:
+        """Return the rows that `local_factors` describes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Data on a backend, checked and centred once: every kernel matrix at them shares these."""
+
+    X: Tensor  # (n, d)
+    backend: "Backend"
+    centre: Tensor  # (d,) the median of every feature, float64
+    centred: Tensor  # (n, d) X − centre, float64
 
     def budget(self) -> int:
-        """Return the bytes an operation may allocate."""
-        return self.memory if isinstance(self.memory, int) else available_memory() // 2
+        """Return the bytes that work with them may allocate."""
+        return self.backend.room(self.X.device)
+
+    def bind(self, kernel: Kernel) -> KernelMatrix:
+        """Return K of a kernel at these points."""
+        from kernelcg.backends.binding import matrix_of
+        from kernelcg.backends.counted import CountedMatrix
+
+        K = matrix_of(kernel, self)
+        return K if self.backend.work is None else CountedMatrix(kernel, self, K, self.backend.work)
 
 
-def room(backend: Backend, device: torch.device) -> int:
-    """Return the bytes that may be allocated where data are: the budget, and on a GPU no more than half of its memory.
+@dataclass
+class Work:
+    """Columns multiplied so far with the whole matrix of all ``rows``."""
 
-    Of all its memory, not of what is free, so that the same data are always treated the same.
+    rows: int
+    columns: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Backend(ABC):
+    """Makes kernel matrices, and knows the memory and the threads their work may take.
+
+    A backend is one file in this folder: a frozen dataclass with `computes`, `matrix`, `why_not` and `preference`. The
+    first line of its docstring describes it in lists, and its name in lower case is the one users type.
+
+    Parameters
+    ----------
+    memory : bytes, or words such as "2GB", that an operation may allocate beyond its inputs and its result; None means
+        half of what the machine or container has (see `budget`)
+    threads : None means as many as torch uses
+    work : where the work done is counted, if it is
     """
-    if device.type != "cuda":
-        return backend.budget()
-    return min(backend.budget(), torch.cuda.get_device_properties(device).total_memory // 2)
+
+    memory: int | str | None = None
+    threads: int | None = None
+    work: Work | None = field(default=None, kw_only=True)
+    half: int = field(init=False, repr=False)
+    """Half of the memory of the machine when the backend was made."""
+
+    def __post_init__(self) -> None:
+        reason = self.why_not()
+        if reason is not None:
+            raise RuntimeError(f"the {self.name()} backend cannot be used: {reason}")
+        if self.threads is not None and (type(self.threads) is not int or self.threads < 1):
+            raise ValueError(f"threads must be a positive integer or None, not {self.threads!r}")
+        object.__setattr__(self, "memory", memory_bytes(self.memory))
+        object.__setattr__(self, "half", default_budget())
+
+    # what it is
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name users type."""
+        return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
+
+    @classmethod
+    def description(cls) -> str:
+        """Return one line that says what it is."""
+        return (cls.__doc__ or cls.__name__).strip().splitlines()[0]
+
+    @classmethod
+    @abstractmethod
+    def why_not(cls) -> str | None:
+        """Return the reason why it cannot be used on this machine, or None if it can."""
+
+    @classmethod
+    @abstractmethod
+    def preference(cls, device: str) -> int | None:
+        """Return a number that is larger the better it suits data on this type of device, or None if it does not."""
+
+    @abstractmethod
+    def computes(self, kernel: Kernel, X: Tensor) -> bool:
+        """Say whether it has code of its own for this kernel at these data; others are split or done by tiles."""
+
+    @abstractmethod
+    def matrix(self, kernel: Kernel, points: Points) -> KernelMatrix:
+        """Return K of a kernel that it computes."""
+
+    # what it does
+
+    def bind(self, kernel: Kernel, X: Tensor) -> KernelMatrix:
+        """Return K(X, X), from which all products, entries and gradients are to be had."""
+        check_binding(kernel, X)
+        require_memory(8 * COPIES * X.numel(), self.room(X.device), f"a kernel matrix of {len(X)} rows")
+        return self.place(X).bind(kernel)
+
+    def place(self, X: Tensor) -> Points:
+        """Return the data as kernel matrices need them, for kernels that are still to come."""
+        with torch.inference_mode(False), torch.no_grad():  # autograd takes no tensors made in inference mode
+            centre = centre_of(X)
+            return Points(X, self, centre, X.detach().double() - centre)
+
+    def counting(self, rows: int) -> Self:
+        """Return the same backend, which counts its work in columns times the matrix of so many rows."""
+        return replace(self, work=Work(rows))
+
+    def budget(self) -> int:
+        """Return the bytes an operation may allocate: as given, or half of the machine; the same at any time."""
+        return self.memory if isinstance(self.memory, int) else self.half
+
+    def room(self, device: torch.device) -> int:
+        """Return the bytes that may be allocated where data are: on a GPU at most half of all its memory."""
+        if device.type != "cuda":
+            return self.budget()
+        half = torch.cuda.get_device_properties(device).total_memory // 2
+        return min(self.memory, half) if isinstance(self.memory, int) else half
 
 
 FULL_RATE = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
@@ -107,156 +312,6 @@ def factorises_fast(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) in FULL_RATE
 
 
-def require_memory(needed: int, budget: int, what: str) -> None:
-    """Raise `MemoryBudgetExceeded` before anything is allocated that would not fit."""
-    if needed > budget:
-        raise MemoryBudgetExceeded(
-            f"{what} needs {needed / 1e9:.3g} GB but the budget is {budget / 1e9:.3g} GB; raise the memory "
-            "argument or use fewer rows or columns"
-        )
-
-
-def available_memory() -> int:
-    """Return the bytes this process can still allocate, as far as the system says."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-        limit = Path("/sys/fs/cgroup/memory.max")
-        if limit.exists() and (text := limit.read_text().strip()) != "max":
-            free = min(free, int(text) - int(limit.with_name("memory.current").read_text()))
-        return max(free, 2**26)
-    except (OSError, StopIteration, ValueError):
-        if hasattr(os, "sysconf"):
-            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-        return 4 * 2**30
-
-
-def check_inputs(X: Tensor, Y: Tensor, precision: torch.dtype | None, **columns: Tensor) -> torch.dtype:
-    """Check dimensions, dtypes and devices of what an operation is given, and return the dtype to compute in."""
-    for name, value in {"X": X, "Y": Y, **columns}.items():
-        if not isinstance(value, Tensor):
-            raise TypeError(f"{name} must be a torch tensor, not {type(value).__name__}")
-        if value.ndim != 2:
-            raise ValueError(f"{name} must have two dimensions, not shape {tuple(value.shape)}")
-        if value.dtype not in FLOATS:
-            raise TypeError(f"{name} must be float32 or float64, not {value.dtype}")
-        if value.device != X.device:
-            raise ValueError(f"{name} is on {value.device} but X is on {X.device}; move one of them")
-    if X.shape[1] != Y.shape[1]:
-        raise ValueError(f"X has {X.shape[1]} features but Y has {Y.shape[1]}; they must be equal")
-    if precision is not None and precision not in FLOATS:
-        raise TypeError(f"precision must be torch.float32 or torch.float64, not {precision}")
-    return precision or X.dtype
-
-
-def check_product(X: Tensor, Y: Tensor, V: Tensor, precision: torch.dtype | None) -> torch.dtype:
-    """Check the arguments of a product K(X, Y) V and return the dtype to compute in."""
-    dtype = check_inputs(X, Y, precision, V=V)
-    same_rows(Y, "Y", V, "V")
-    return dtype
-
-
-def check_gradient(
-    X: Tensor,
-    Y: Tensor,
-    left: Tensor,
-    right: Tensor,
-    weights: Tensor | None,
-    precision: torch.dtype | None,
-) -> torch.dtype:
-    """Check the arguments of a gradient of Σ_j left_jᵀ K(X, Y) right_j and return the dtype to compute in."""
-    if weights is not None:
-        if Y is not X:
-            raise ValueError("weights need Y = X, the same tensor")
-        _check_tensor(X, weights, "weights", torch.float64, (len(X), len(X)))
-    dtype = check_inputs(X, Y, precision, left=left, right=right)
-    same_rows(X, "X", left, "left")
-    same_rows(Y, "Y", right, "right")
-    if left.shape[1] != right.shape[1]:
-        raise ValueError(f"left has {left.shape[1]} columns but right has {right.shape[1]}; they must be equal")
-    return dtype
-
-
-def check_local_factors(
-    X: Tensor, neighbours: Tensor, F: Tensor | None, scale: Tensor | None, diagonal: Tensor
-) -> None:
-    """Check the arguments of local factors: shapes, dtypes, devices, finite numbers and neighbours that exist."""
-    check_inputs(X, X, None)
-    _require_finite_range(X, "X")
-    _check_neighbours(X, neighbours)
-    for name, value in {"F": F, "scale": scale, "diagonal": diagonal}.items():
-        if value is not None or name == "diagonal":
-            shape = (len(X), None) if name == "F" else (len(X),)
-            _require_finite_range(_check_tensor(X, value, name, torch.float64, shape), name)
-    if len(X) and not diagonal.min() > 0:
-        raise ValueError(f"diagonal must be positive, not {diagonal.min().item():.6g}; add noise or a jitter")
-
-
-def _check_neighbours(X: Tensor, neighbours: Tensor) -> None:
-    """Raise unless every row of ``neighbours`` names rows of X other than itself, or −1."""
-    n, rows_at_once = len(X), 2**14
-    _check_tensor(X, neighbours, "neighbours", torch.int64, (n, None))
-    if neighbours.numel() == 0:
-        return
-    low, high = (bound.item() for bound in neighbours.aminmax())
-    if low < -1 or high >= n:
-        raise ValueError(f"neighbours must be rows of X, 0 to {n - 1}, or -1 for none, not {low if low < -1 else high}")
-    for start in range(0, n, rows_at_once):
-        some = neighbours[start : start + rows_at_once]
-        own = some == torch.arange(start, start + len(some), device=X.device)[:, None]
-        if bool(own.any()):
-            row = start + own.nonzero()[0, 0].item()
-            raise ValueError(f"neighbours of row {row} hold {row} itself, which always belongs to it; leave it out")
-
-
-def _check_tensor(X: Tensor, value: object, name: str, dtype: torch.dtype, shape: tuple[int | None, ...]) -> Tensor:
-    """Return ``value``, which must be a tensor beside X with this dtype and shape, None for any length."""
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a torch tensor, not {type(value).__name__}")
-    if value.dtype != dtype:
-        raise TypeError(f"{name} must be {str(dtype).removeprefix('torch.')}, not {value.dtype}; convert it")
-    if value.ndim != len(shape) or any(b not in (None, a) for a, b in zip(value.shape, shape, strict=True)):
-        wanted = ", ".join("any" if length is None else str(length) for length in shape)
-        raise ValueError(f"{name} must have shape ({wanted}), not {tuple(value.shape)}, since X has {len(X)} rows")
-    if value.device != X.device:
-        raise ValueError(f"{name} is on {value.device} but X is on {X.device}; move one of them")
-    return value
-
-
-def _require_finite_range(value: Tensor, name: str) -> None:
-    """Raise as `require_finite` does, without its temporaries unless something is wrong."""
-    if value.numel() and not all(bool(bound.isfinite()) for bound in value.detach().aminmax()):
-        require_finite(value, name)
-
-
-def rounded_inputs(kernel: Kernel, X: Tensor, Y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return X and Y as a formula should see them to give entries that are right to ``dtype``.
-
-    Where the kernel allows, they are centred, then rounded. Other formulas may lose all digits of a difference to
-    rounding far from the origin, so their inputs, and with them their entries, stay in float64; those that see a phase
-    are centred only in features where that rounds nothing (Sterbenz: all inputs within a factor 2 of the centre).
-    """
-    centre = X.detach().double().mean(0) if kernel.is_stationary else X.new_zeros(X.shape[1], dtype=torch.float64)
-    if kernel.is_stationary and not kernel.rounds_well:
-        ratios = torch.cat([X.detach(), Y.detach()]).double() / centre
-        centre = torch.where(((ratios >= 0.5) & (ratios <= 2)).all(0), centre, 0.0)
-    dtype = dtype if kernel.rounds_well else torch.float64
-    A = (X.detach().double() - centre).to(dtype)
-    return A, A if Y is X else (Y.detach().double() - centre).to(dtype)
-
-
-def rounded_columns(V: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return V / s in ``dtype`` with the largest entry of each column 1, and s, so that nothing under- or overflows."""
-    V = V.detach().double()
-    largest = V.abs().amax(0) if len(V) else V.new_ones(V.shape[1])
-    scale = torch.where((largest > 0) & largest.isfinite(), largest, 1.0)
-    return (V / scale).to(dtype), scale
-
-
-def rounded_pairs(left: Tensor, right: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Return left and right in ``dtype`` and the factor that Σ_j left_j ⊗ right_j was divided by."""
-    left, left_scale = rounded_columns(left, dtype)
-    right, right_scale = rounded_columns(right, dtype)
-    weights = left_scale * right_scale
-    overall = weights.max() if len(weights) else weights.new_ones(())
-    return left * (weights / overall).to(dtype), right, overall
+def rows_of(M: Tensor, rows: Rows) -> Tensor:
+    """Return some rows of M, M itself for None."""
+    return M if rows is None else M[rows]

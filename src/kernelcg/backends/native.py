@@ -1,26 +1,17 @@
-"""Native backend: fused C++ for RBF and Matérn kernels on the CPU, torch tiles for everything else."""
+"""Native backend: fused C++ for RBF and Matérn kernels on the CPU."""
 
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, Self, TypeGuard
 
 import torch
 from torch import Tensor
 
-from kernelcg.arguments import require_finite
-from kernelcg.backends.base import (
-    Backend,
-    check_gradient,
-    check_inputs,
-    check_local_factors,
-    check_product,
-    require_memory,
-    rounded_columns,
-    rounded_pairs,
-)
-from kernelcg.backends.tiles import Tiles
-from kernelcg.kernels import RBF, Constant, Kernel, Matern, Product, Stationary, Sum
+from kernelcg.backends.base import Backend, KernelMatrix, Points, Rows, rows_of
+from kernelcg.backends.memory import require_memory
+from kernelcg.backends.rounding import rounded_columns, rounded_pairs
+from kernelcg.kernels import RBF, Kernel, Matern
 from kernelcg.kernels.stationary import per_feature
 
 _native: Any
@@ -34,13 +25,6 @@ _IMPORTED_IN = os.getpid()
 MATERN_PROFILES = {0.5: 1, 1.5: 2, 2.5: 3}
 
 
-def why_not() -> str | None:
-    """Return the reason why this backend cannot be used, or None if it can."""
-    if _native is not None:
-        return None
-    return f"the compiled module is missing ({_import_error}); reinstall kernelcg where there is a C++ compiler"
-
-
 def levels() -> dict[str, str]:
     """Return every instruction set the native code knows and whether it can run here, in words."""
     return {} if _native is None else {name: "usable" if usable else why for name, usable, why in _native.levels()}
@@ -50,98 +34,128 @@ def levels() -> dict[str, str]:
 class Native(Backend):
     """C++ products and gradients by symmetric, cache-blocked, vectorised tiles of direct differences.
 
-    RBF and Matérn kernels, their multiples and their sums are fused; other kernels, other parts of a sum and
-    tensors on other devices go to `Tiles`, within the same memory bound. ``threads`` None means as many as
-    torch uses (one in a forked child); ``level`` names an instruction set (see `levels`), None means the best
-    this machine has.
+    RBF and Matérn kernels are computed here, and with them their multiples and sums. ``threads`` None means as many as
+    torch uses (one in a forked child); ``level`` names an instruction set (see `levels`), None means the best this
+    machine has.
     """
 
-    threads: int | None = None
     level: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if _native is None:
-            raise RuntimeError(f"the native backend cannot be used: {why_not()}")
-        if self.threads is not None and (type(self.threads) is not int or self.threads < 1):
-            raise ValueError(f"threads must be a positive integer or None, not {self.threads!r}")
         if self.level is not None and levels().get(self.level) != "usable":
             raise ValueError(f"level={self.level!r} cannot be used; this machine and build offer {levels()}")
 
-    def matmul(
-        self, kernel: Kernel, X: Tensor, Y: Tensor, V: Tensor, *, precision: torch.dtype | None = None
+    @classmethod
+    def description(cls) -> str:
+        usable = ", ".join(name for name, state in levels().items() if state == "usable")
+        return f"compiled C++ for RBF and Matérn kernels on the CPU; instruction sets: {usable}"
+
+    @classmethod
+    def why_not(cls) -> str | None:
+        if _native is not None:
+            return None
+        return f"the compiled module is missing ({_import_error}); reinstall kernelcg where there is a C++ compiler"
+
+    @classmethod
+    def preference(cls, device: str) -> int | None:
+        return 10 if device == "cpu" else None
+
+    def computes(self, kernel: Kernel, X: Tensor) -> bool:
+        return X.device.type == "cpu" and _is_known(kernel)
+
+    def matrix(self, kernel: Kernel, points: Points) -> KernelMatrix:
+        return NativeMatrix.of(kernel, points, self)
+
+    def how(self) -> tuple[int, int]:
+        """Return the threads and the number of the instruction set that the next call uses.
+
+        OpenMP's threads do not survive a fork: in a child a second team would wait for them for ever.
+        """
+        forked = os.getpid() != _IMPORTED_IN
+        threads = 1 if forked else self.threads or torch.get_num_threads()
+        return threads, _native.best_level() if self.level is None else list(levels()).index(self.level)
+
+
+@dataclass(frozen=True, eq=False)
+class NativeMatrix(KernelMatrix):
+    """σ² profile(|x − y|²) with x and y in units of the lengthscale."""
+
+    native: Native
+    scaled: Tensor  # (n, d) float64, X − centre in lengthscales
+    lengthscale: Tensor
+    variance: float
+    profile: int
+
+    @classmethod
+    def of(cls, kernel: Kernel, points: Points, native: Native) -> Self:
+        """Scale the centred data."""
+        if not _is_known(kernel):
+            raise TypeError(f"the native backend does not compute {kernel!r}")
+        per_feature(kernel.lengthscale, points.X.shape[1], "lengthscale")
+        lengthscale = kernel.lengthscale.detach()
+        scaled = (points.centred / lengthscale).contiguous()
+        profile = 0 if isinstance(kernel, RBF) else MATERN_PROFILES[kernel.nu]
+        return cls(kernel, points, native, scaled, lengthscale, kernel.variance.item(), profile)
+
+    def _product(self, V: Tensor, dtype: torch.dtype) -> Tensor:
+        chunks = self._chunks(_native.workspace_bytes, len(self), len(self), V.shape[1], dtype, symmetric=True)
+        return self._multiplied(self.scaled.to(dtype), None, V, chunks, dtype)
+
+    def _cross(self, points: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
+        chunks = self._chunks(_native.workspace_bytes, len(points), len(self), V.shape[1], dtype, symmetric=False)
+        return self._multiplied(self._scaled(points, dtype), self.scaled.to(dtype), V, chunks, dtype)
+
+    def _multiplied(
+        self, A: Tensor, B: Tensor | None, V: Tensor, chunks: Iterator[slice], dtype: torch.dtype
     ) -> Tensor:
-        dtype = check_product(X, Y, V, precision)
-        if type(kernel) is Sum:
-            parts = (self.matmul(part, X, Y, V, precision=dtype) for part in (kernel.left, kernel.right))
-            return next(parts) + next(parts)
-        if type(kernel) is Product and (found := _constant_factor(kernel)):
-            constant, part = found
-            return constant.variance.item() * self.matmul(part, X, Y, V, precision=dtype)
-        if not _fuses(kernel, X):
-            return Tiles(self.memory).matmul(kernel, X, Y, V, precision=dtype)
-        chunks = self._chunks(_native.workspace_bytes, X, Y, V.shape[1], dtype)
-        A, B = _scaled_inputs(kernel, X, Y, dtype)
+        """Return K(A, B) V a few columns at a time; B = None stands for A."""
         columns, scale = rounded_columns(V, dtype)
-        result = torch.empty(len(X), V.shape[1], dtype=torch.float64)
+        result = torch.empty(len(A), V.shape[1], dtype=torch.float64)
         for some in chunks:
-            out = torch.empty(len(X), some.stop - some.start, dtype=torch.float64)
-            _native.product(A, B, columns[:, some].contiguous(), out, _profile(kernel), self._threads(), self._level())
+            out = torch.empty(len(A), some.stop - some.start, dtype=torch.float64)
+            _native.product(A, B, columns[:, some].contiguous(), out, self.profile, *self.native.how())
             result[:, some] = out
-        return result.mul_(scale * kernel.variance.item()).to(V.dtype)
+        return result.mul_(scale * self.variance).to(V.dtype)
 
-    def gradient(
-        self,
-        kernel: Kernel,
-        X: Tensor,
-        Y: Tensor,
-        left: Tensor,
-        right: Tensor,
-        *,
-        weights: Tensor | None = None,
-        precision: torch.dtype | None = None,
+    def _gradient(
+        self, left: Tensor, right: Tensor, columns: Rows, weights: Tensor | None, dtype: torch.dtype
     ) -> Tensor:
-        dtype = check_gradient(X, Y, left, right, weights, precision)
-        if type(kernel) is Sum:
-            parts = (kernel.left, kernel.right)
-            return torch.cat([self.gradient(p, X, Y, left, right, weights=weights, precision=dtype) for p in parts])
-        if type(kernel) is Product and (found := _constant_factor(kernel)) and _fuses(part := found[1], X):
-            constant = found[0]
-            inner = constant.variance.item() * self._fused_gradient(part, X, Y, left, right, weights, dtype)
-            return torch.cat([inner[-1:], inner] if constant is kernel.left else [inner, inner[-1:]])
-        if _fuses(kernel, X):
-            return self._fused_gradient(kernel, X, Y, left, right, weights, dtype)
-        return Tiles(self.memory).gradient(kernel, X, Y, left, right, weights=weights, precision=dtype)
+        """Return the gradient in (log l, log σ²); the last entry is also Σ_j left_jᵀ K right_j itself."""
+        symmetric, k = columns is None, left.shape[1]
+        chunks = self._chunks(_native.gradient_workspace_bytes, len(self), len(right), k, dtype, symmetric=symmetric)
+        A = self.scaled.to(dtype)
+        B = None if symmetric else rows_of(A, columns).contiguous()
+        left, right, factor = rounded_pairs(left, right, dtype)
+        per_dimension = self.lengthscale.numel() > 1
+        total = torch.zeros(1 + (A.shape[1] if per_dimension else 1), dtype=torch.float64)
+        C = None if weights is None else weights.to(dtype).contiguous()
+        for some in chunks:
+            L, R, out = left[:, some].contiguous(), right[:, some].contiguous(), torch.empty_like(total)
+            _native.gradient(A, B, L, R, C, 1 / float(factor), out, per_dimension, self.profile, *self.native.how())
+            total, C = total + out, None  # the weights count once
+        return total.roll(-1) * (factor * self.variance)
 
-    def block(self, kernel: Kernel, X: Tensor, Y: Tensor, *, precision: torch.dtype | None = None) -> Tensor:
-        dtype = check_inputs(X, Y, precision)
-        if not _fuses(kernel, X):
-            return Tiles(self.memory).block(kernel, X, Y, precision=dtype)
-        require_memory(_copies(X, Y, 0), self.budget(), f"a {len(X)} x {len(Y)} block of a kernel matrix")
-        A, B = _scaled_inputs(kernel, X, Y, dtype)
-        result = A.new_empty(len(X), len(Y))
-        _native.block(A, A if B is None else B, result, _profile(kernel), self._threads(), self._level())
-        return result.mul_(kernel.variance.item())
+    def _block(self, rows: Rows, columns: Rows, dtype: torch.dtype) -> Tensor:
+        self._require_copies(len(rows_of(self.X, rows)), len(rows_of(self.X, columns)))
+        A = self.scaled.to(dtype)
+        return self._entries(rows_of(A, rows), rows_of(A, columns))
 
-    def local_factors(
-        self,
-        kernel: Kernel,
-        X: Tensor,
-        neighbours: Tensor,
-        F: Tensor | None,
-        scale: Tensor | None,
-        diagonal: Tensor,
-    ) -> Tensor:
-        check_local_factors(X, neighbours, F, scale, diagonal)
-        multiple, part = _multiple_of(kernel)
-        if not _fuses(part, X):
-            return Tiles(self.memory).local_factors(kernel, X, neighbours, F, scale, diagonal)
-        (n, q), m = neighbours.shape, 0 if F is None else F.shape[1]
-        work = _native.local_factors_workspace_bytes(n, X.shape[1], q, m, self._threads())
+    def _cross_block(self, points: Tensor, columns: Rows, dtype: torch.dtype) -> Tensor:
+        self._require_copies(len(points), len(rows_of(self.X, columns)))
+        return self._entries(self._scaled(points, dtype), rows_of(self.scaled.to(dtype), columns))
+
+    def _entries(self, A: Tensor, B: Tensor) -> Tensor:
+        result = A.new_empty(len(A), len(B))
+        _native.block(A.contiguous(), B.contiguous(), result, self.profile, *self.native.how())
+        return result.mul_(self.variance)
+
+    def _local_factors(self, neighbours: Tensor, F: Tensor | None, scale: Tensor | None, diagonal: Tensor) -> Tensor:
+        (n, q), m, A = neighbours.shape, 0 if F is None else F.shape[1], self.scaled
+        work = _native.local_factors_workspace_bytes(n, A.shape[1], q, m, self.native.how()[0])
         copied = sum(8 * value.numel() for value in (neighbours, F) if value is not None and not value.is_contiguous())
-        needed = work + copied + _copies(X, X, 0) + 16 * n
+        needed = work + copied + self._copies(n, n, 0) + 16 * n
         require_memory(needed, self.budget(), f"local factors of neighbourhoods of {q + 1} points")
-        A, _ = _scaled_inputs(part, X, X, torch.float64)
         result = A.new_empty(n, q + 1)
         _native.local_factors(
             A,
@@ -150,102 +164,41 @@ class Native(Backend):
             A.new_ones(n) if scale is None else scale.detach().contiguous(),
             diagonal.detach().contiguous(),
             result,
-            multiple * part.variance.item(),
-            _profile(part),
-            self._threads(),
-            self._level(),
+            self.variance,
+            self.profile,
+            *self.native.how(),
         )
         return result
 
-    def _fused_gradient(
-        self,
-        kernel: RBF | Matern,
-        X: Tensor,
-        Y: Tensor,
-        left: Tensor,
-        right: Tensor,
-        weights: Tensor | None,
-        dtype: torch.dtype,
-    ) -> Tensor:
-        """Return the gradient in (log l, log σ²); the last entry is also Σ_j left_jᵀ K right_j itself."""
-        chunks = self._chunks(_native.gradient_workspace_bytes, X, Y, left.shape[1], dtype)
-        A, B = _scaled_inputs(kernel, X, Y, dtype)
-        left, right, factor = rounded_pairs(left, right, dtype)
-        per_dimension = kernel.lengthscale.numel() > 1
-        total = torch.zeros(1 + (X.shape[1] if per_dimension else 1), dtype=torch.float64)
-        C = None if weights is None else weights.to(dtype).contiguous()
-        for some in chunks:
-            L, R, out = left[:, some].contiguous(), right[:, some].contiguous(), torch.empty_like(total)
-            how = per_dimension, _profile(kernel), self._threads(), self._level()
-            _native.gradient(A, B, L, R, C, 1 / float(factor), out, *how)
-            total, C = total + out, None  # the weights count once
-        return total.roll(-1) * (factor * kernel.variance.item())
+    def _scaled(self, points: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return further points as `scaled` has X, then rounded."""
+        return ((points.detach().double() - self.points.centre) / self.lengthscale).to(dtype).contiguous()
+
+    # sizes that fit the budget
+
+    def _copies(self, n: int, m: int, k: int) -> int:
+        """Return the bytes of scaled inputs, rounded columns and results that are made on the way."""
+        return (n + m) * (3 * self.X.shape[1] + 3 * k) * 8
+
+    def _require_copies(self, n: int, m: int) -> None:
+        require_memory(self._copies(n, m, 0), self.budget(), f"a {n} x {m} block of a kernel matrix")
 
     def _chunks(
-        self, workspace: Callable[..., int], X: Tensor, Y: Tensor, k: int, dtype: torch.dtype
+        self, workspace: Callable[..., int], n: int, m: int, k: int, dtype: torch.dtype, *, symmetric: bool
     ) -> Iterator[slice]:
         """Yield slices of the k columns whose work space fits the budget; raise at once if not even one does."""
-        size = max(k, 1)
+        size, budget, threads = max(k, 1), self.budget(), self.native.how()[0]
 
         def needed() -> int:
-            work = workspace(len(X), len(Y), X.shape[1], size, dtype.itemsize, self._threads(), Y is X)
-            return _copies(X, Y, k) + work
+            work = workspace(n, m, self.X.shape[1], size, dtype.itemsize, threads, symmetric)
+            return self._copies(n, m, k) + work
 
-        while size > 1 and needed() > self.budget():
+        while size > 1 and needed() > budget:
             size = (size + 1) // 2
-        require_memory(needed(), self.budget(), f"work with a {len(X)} x {len(Y)} kernel matrix")
+        require_memory(needed(), budget, f"work with a {n} x {m} kernel matrix")
         return (slice(start, min(start + size, k)) for start in range(0, k, size))
 
-    def _threads(self) -> int:
-        if os.getpid() != _IMPORTED_IN:
-            return 1  # OpenMP's threads do not survive a fork: a second team would wait for them for ever
-        return self.threads or torch.get_num_threads()
 
-    def _level(self) -> int:
-        return _native.best_level() if self.level is None else list(levels()).index(self.level)
-
-
-def _fuses(kernel: Kernel, X: Tensor) -> TypeGuard[RBF | Matern]:
+def _is_known(kernel: Kernel) -> TypeGuard[RBF | Matern]:
     """Say whether the C++ code has this formula: subclasses may have changed it."""
-    return type(kernel) in (RBF, Matern) and X.device.type == "cpu"
-
-
-def _constant_factor(kernel: Product) -> tuple[Constant, Kernel] | None:
-    """Return the constant and the other factor of a product, if one of them is a constant."""
-    for one, other in ((kernel.left, kernel.right), (kernel.right, kernel.left)):
-        if type(one) is Constant:
-            return one, other
-    return None
-
-
-def _multiple_of(kernel: Kernel) -> tuple[float, Kernel]:
-    """Return c and k with kernel = c k, all constant factors in c."""
-    multiple = 1.0
-    while type(kernel) is Product and (found := _constant_factor(kernel)):
-        multiple, kernel = multiple * found[0].variance.item(), found[1]
-    return multiple, kernel
-
-
-def _copies(X: Tensor, Y: Tensor, k: int) -> int:
-    """Return the bytes of scaled inputs, rounded columns and results that are made on the way."""
-    return (len(X) + len(Y)) * (3 * X.shape[1] + 3 * k) * 8
-
-
-def _profile(kernel: RBF | Matern) -> int:
-    return 0 if isinstance(kernel, RBF) else MATERN_PROFILES[kernel.nu]
-
-
-def _scaled_inputs(kernel: Stationary, X: Tensor, Y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """Return X and Y centred and in units of the lengthscale, then rounded; None for Y means that it is X.
-
-    The compiled code takes finite numbers for granted, so others are refused here.
-    """
-    require_finite(X, "X")
-    require_finite(Y, "Y")
-    per_feature(kernel.lengthscale, X.shape[1], "lengthscale")
-    centre, lengthscale = X.detach().double().mean(0), kernel.lengthscale.detach()
-
-    def scaled(Z: Tensor) -> Tensor:
-        return ((Z.detach().double() - centre) / lengthscale).to(dtype).contiguous()
-
-    return scaled(X), None if Y is X else scaled(Y)
+    return type(kernel) in (RBF, Matern)

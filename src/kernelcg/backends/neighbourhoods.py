@@ -31,16 +31,13 @@ def local_systems(
 def kernel_blocks(kernel: Kernel, points: Tensor) -> Tensor:
     """Return K(P, P) for each of the sets P of a (c, s, d) batch, as a (c, s, s) tensor.
 
-    Kernels without a batched formula go through `torch.func.vmap`, or one by one where that cannot follow theirs.
+    Hyperparameters must be beside the points. Kernels without a batched formula go through `torch.func.vmap`, or one by
+    one where that cannot follow theirs.
     """
-    return _blocks(kernel._beside(points), points)
-
-
-def _blocks(kernel: Kernel, points: Tensor) -> Tensor:
     if type(kernel) is Sum:
-        return _blocks(kernel.left, points) + _blocks(kernel.right, points)
+        return kernel_blocks(kernel.left, points) + kernel_blocks(kernel.right, points)
     if type(kernel) is Product:
-        return _blocks(kernel.left, points) * _blocks(kernel.right, points)
+        return kernel_blocks(kernel.left, points) * kernel_blocks(kernel.right, points)
     if isinstance(kernel, Stationary) and type(kernel).covariance is Stationary.covariance:
         per_feature(kernel.lengthscale, points.shape[2], "lengthscale")
         scaled = points / kernel.lengthscale

@@ -2,23 +2,16 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from kernelcg.backends.base import (
-    Backend,
-    check_gradient,
-    check_inputs,
-    check_local_factors,
-    check_product,
-    require_memory,
-    rounded_columns,
-    rounded_inputs,
-    rounded_pairs,
-)
+from kernelcg.arguments import FLOATS
+from kernelcg.backends.base import Backend, KernelMatrix, Points, Rows, rows_of
+from kernelcg.backends.memory import require_memory
 from kernelcg.backends.neighbourhoods import local_rows, local_systems
+from kernelcg.backends.rounding import exactly_centred, origin_of, rounded_columns, rounded_pairs
 from kernelcg.kernels import Kernel
 
 TEMPORARIES = 10
@@ -30,104 +23,180 @@ CACHE_TILE, DEVICE_TILE, SMALLEST_TILE = 512, 4096, 16
 
 @dataclass(frozen=True, eq=False)
 class Tiles(Backend):
-    """Evaluate K in square tiles of the kernel's own torch formula. Uses the threads torch uses."""
+    """Square tiles of the kernel's own torch formula: any kernel, any device. Uses the threads torch uses."""
 
-    def matmul(
-        self, kernel: Kernel, X: Tensor, Y: Tensor, V: Tensor, *, precision: torch.dtype | None = None
-    ) -> Tensor:
-        dtype = check_product(X, Y, V, precision)
-        size = self._tile_size(kernel, X, Y, V.shape[1], dtype)
-        symmetric = Y is X
+    @classmethod
+    def why_not(cls) -> str | None:
+        return None
+
+    @classmethod
+    def preference(cls, device: str) -> int | None:
+        return 0
+
+    def computes(self, kernel: Kernel, X: Tensor) -> bool:
+        return True
+
+    def matrix(self, kernel: Kernel, points: Points) -> KernelMatrix:
+        return TilesMatrix(kernel, points)
+
+
+@dataclass(frozen=True, eq=False)
+class TilesMatrix(KernelMatrix):
+    """K in square tiles that are used and forgotten."""
+
+    own: dict[torch.dtype, Kernel] = field(init=False)
+    """The kernel with its hyperparameters beside X, for the formula in either precision."""
+    origin: Tensor = field(init=False)
+    """(d,) what is subtracted from inputs before the formula sees them."""
+
+    def __post_init__(self) -> None:
+        with torch.inference_mode(False), torch.no_grad():
+            own = {dtype: self.kernel._beside(self.X.new_empty(0, dtype=dtype)) for dtype in FLOATS}
+            object.__setattr__(self, "own", own)
+            object.__setattr__(self, "origin", origin_of(self.kernel, self.X, self.points.centre))
+
+    def _product(self, V: Tensor, dtype: torch.dtype) -> Tensor:
+        self._tile_size(len(self), V.shape[1], dtype)
         with torch.no_grad():
-            X, Y = rounded_inputs(kernel, X, Y, dtype)
-            columns, scale = rounded_columns(V, dtype)
-            rows = columns.T.contiguous()  # (k, m): skinny products are several times faster this way round
-            total = torch.zeros(V.shape[1], len(X), dtype=torch.float64, device=X.device)
-            for i, j in _tiles(len(X), len(Y), size, symmetric):
-                K = kernel(X[i], Y[j]).to(dtype)
-                total[:, i] += rows[:, j] @ K.T
-                if symmetric and i != j:
-                    total[:, j] += rows[:, i] @ K
-            return (total.T * scale).to(V.dtype)
+            A = self._seen(dtype)
+            return self._multiplied(A, A, V, dtype)
 
-    def gradient(
-        self,
-        kernel: Kernel,
-        X: Tensor,
-        Y: Tensor,
-        left: Tensor,
-        right: Tensor,
-        *,
-        weights: Tensor | None = None,
-        precision: torch.dtype | None = None,
+    def _cross(self, points: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
+        self._tile_size(len(points), V.shape[1], dtype)
+        with torch.no_grad():
+            result = V.new_empty(len(points), V.shape[1])
+            for rows, A, B in self._seen_together(points, None, dtype):
+                result[rows] = self._multiplied(A, B, V, dtype)
+            return result
+
+    def _multiplied(self, A: Tensor, B: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return K(A, B) V for inputs as the formula sees them; only half of the tiles are computed if B is A."""
+        own, symmetric = self.own[A.dtype], B is A
+        columns, scale = rounded_columns(V, dtype)
+        rows = columns.T.contiguous()  # (k, m): skinny products are several times faster this way round
+        total = torch.zeros(V.shape[1], len(A), dtype=torch.float64, device=A.device)
+        for i, j in _tiles(len(A), len(B), self._tile_size(len(A), V.shape[1], dtype), symmetric):
+            K = own.covariance(A[i], B[j]).to(dtype)
+            total[:, i] += rows[:, j] @ K.T
+            if symmetric and i != j:
+                total[:, j] += rows[:, i] @ K
+        return (total.T * scale).to(V.dtype)
+
+    def _gradient(
+        self, left: Tensor, right: Tensor, columns: Rows, weights: Tensor | None, dtype: torch.dtype
     ) -> Tensor:
-        dtype = check_gradient(X, Y, left, right, weights, precision)
-        size = self._tile_size(kernel, X, Y, 2 * left.shape[1], dtype)
-        symmetric = Y is X
+        size = self._tile_size(len(right), 2 * left.shape[1], dtype)
         with torch.inference_mode(False), torch.enable_grad():
-            X, Y = rounded_inputs(kernel, X, Y, dtype)
+            A = self._seen(dtype)
+            B, symmetric = rows_of(A, columns), columns is None
             left, right, factor = rounded_pairs(left, right, dtype)
-            theta = kernel.log_parameters().detach().clone().requires_grad_()
-            total = torch.zeros_like(theta)
-            for i, j in _tiles(len(X), len(Y), size, symmetric):
+            theta = self.kernel.log_parameters().detach().clone().requires_grad_()
+            own, total = self.kernel.with_log_parameters(theta)._beside(A), torch.zeros_like(theta)
+            for i, j in _tiles(len(A), len(B), size, symmetric):
                 pairs = left[i] @ right[j].T
                 if symmetric and i != j:
                     pairs += right[i] @ left[j].T
                 if weights is not None:
                     pairs = pairs + (weights[i, j] if i == j else 2 * weights[i, j]) / factor
-                K = kernel.with_log_parameters(theta)(X[i], Y[j])
-                if K.requires_grad:  # false only for a kernel without hyperparameters
-                    total += torch.autograd.grad(K, theta, grad_outputs=pairs.to(K.dtype), materialize_grads=True)[0]
-            return total.detach().to(X.device) * factor
+                total += _pulled_back(own.covariance(A[i], B[j]), pairs, theta)
+            return total.to(A.device) * factor
 
-    def block(self, kernel: Kernel, X: Tensor, Y: Tensor, *, precision: torch.dtype | None = None) -> Tensor:
-        dtype = check_inputs(X, Y, precision)
-        size = self._tile_size(kernel, X, Y, 0, dtype)
+    def _block(self, rows: Rows, columns: Rows, dtype: torch.dtype) -> Tensor:
+        size = self._tile_size(len(rows_of(self.X, rows)), 0, dtype)
         with torch.no_grad():
-            A, B = rounded_inputs(kernel, X, Y, dtype)
-            result = A.new_empty(len(A), len(B), dtype=dtype)
-            for i, j in _tiles(len(A), len(B), size, symmetric=False):
-                result[i, j] = kernel(A[i], B[j])
+            A = self._seen(dtype)
+            return self._entries(rows_of(A, rows), rows_of(A, columns), size, dtype)
+
+    def _cross_block(self, points: Tensor, columns: Rows, dtype: torch.dtype) -> Tensor:
+        size = self._tile_size(len(points), 0, dtype)
+        with torch.no_grad():
+            found = list(self._seen_together(points, columns, dtype))
+            if len(found) == 1:
+                return self._entries(*found[0][1:], size, dtype)
+            result = points.new_empty(len(points), len(rows_of(self.X, columns)), dtype=dtype)
+            for rows, A, B in found:
+                result[rows] = self._entries(A, B, size, dtype)
             return result
 
-    def local_factors(
-        self,
-        kernel: Kernel,
-        X: Tensor,
-        neighbours: Tensor,
-        F: Tensor | None,
-        scale: Tensor | None,
-        diagonal: Tensor,
-    ) -> Tensor:
-        check_local_factors(X, neighbours, F, scale, diagonal)
+    def _entries(self, A: Tensor, B: Tensor, size: int, dtype: torch.dtype) -> Tensor:
+        result = A.new_empty(len(A), len(B), dtype=dtype)
+        for i, j in _tiles(len(A), len(B), size, symmetric=False):
+            result[i, j] = self.own[A.dtype].covariance(A[i], B[j])
+        return result
+
+    def _local_factors(self, neighbours: Tensor, F: Tensor | None, scale: Tensor | None, diagonal: Tensor) -> Tensor:
         n, q = neighbours.shape
-        size = self._neighbourhoods_at_once(kernel, X, q + 1, 0 if F is None else F.shape[1])
+        size = self._neighbourhoods_at_once(q + 1, 0 if F is None else F.shape[1])
         with torch.no_grad():
-            A, _ = rounded_inputs(kernel, X, X, torch.float64)
+            A, own = self._seen(torch.float64), self.own[torch.float64]
             result = A.new_empty(n, q + 1)
             for start in range(0, n, size):
-                own = torch.arange(start, min(start + size, n), device=A.device)
-                J = torch.cat([neighbours[own], own[:, None]], 1)  # (c, q + 1)
-                result[own] = local_rows(*local_systems(kernel, A, J, F, scale, diagonal))
+                rows = torch.arange(start, min(start + size, n), device=A.device)
+                J = torch.cat([neighbours[rows], rows[:, None]], 1)  # (c, q + 1)
+                result[rows] = local_rows(*local_systems(own, A, J, F, scale, diagonal))
             return result
 
-    def _neighbourhoods_at_once(self, kernel: Kernel, X: Tensor, s: int, m: int) -> int:
-        """Return how many neighbourhoods of s points, with rows of m numbers, are treated together."""
-        copies = len(X) * 3 * X.shape[1] * 8
-        each = 8 * s * (s * TEMPORARIES * kernel._number_of_kernels() + 2 * m + 4 * X.shape[1] + 8)
-        size = (self.budget() - copies) // each
-        if size < 1:
-            require_memory(copies + each, self.budget(), f"local factors of neighbourhoods of {s} points")
-        return min(size, max((DEVICE_TILE if X.is_cuda else CACHE_TILE) ** 2 // s**2, 1))
+    # inputs as the formula sees them
 
-    def _tile_size(self, kernel: Kernel, X: Tensor, Y: Tensor, k: int, dtype: torch.dtype) -> int:
-        copies = (len(X) + len(Y)) * (3 * X.shape[1] + 4 * k) * 8
-        per_entry = TEMPORARIES * kernel._number_of_kernels() * (dtype.itemsize if kernel.rounds_well else 8)
-        size = math.isqrt(max(self.budget() - copies, 0) // per_entry)
+    def _seen(self, dtype: torch.dtype) -> Tensor:
+        """Return X as the formula should see it to give entries that are right to ``dtype``.
+
+        Where the kernel allows, it is centred, then rounded. Other formulas may lose all digits of a difference to
+        rounding far from the origin, so their inputs, and with them their entries, stay in float64.
+        """
+        if self.kernel.is_stationary and self.kernel.rounds_well:
+            return self.points.centred.to(dtype)
+        return self.X.detach().double() - self.origin
+
+    def _seen_together(
+        self, points: Tensor, columns: Rows, dtype: torch.dtype
+    ) -> Iterator[tuple[Tensor | slice, Tensor, Tensor]]:
+        """Yield numbers of points, these points and X[columns] as the formula should see them.
+
+        All points together, but for those that a phase would not survive: where subtracting the origin from a point
+        rounds, nothing is subtracted from either side.
+        """
+        X, Z = rows_of(self._seen(dtype), columns), points.detach().double()
+        if self.kernel.rounds_well:
+            yield slice(None), (Z - self.origin).to(dtype), X
+            return
+        exact = exactly_centred(Z, self.origin).all(1)
+        if bool(exact.all()):
+            yield slice(None), Z - self.origin, X
+            return
+        for rows, origin in ((exact, self.origin), (~exact, torch.zeros_like(self.origin))):
+            yield rows, Z[rows] - origin, rows_of(self.X, columns).detach().double() - origin
+
+    # sizes that fit the budget
+
+    def _neighbourhoods_at_once(self, s: int, m: int) -> int:
+        """Return how many neighbourhoods of s points, with rows of m numbers, are treated together."""
+        (n, d), budget = self.X.shape, self.budget()
+        copies = n * 3 * d * 8
+        each = 8 * s * (s * TEMPORARIES * self.kernel._number_of_kernels() + 2 * m + 4 * d + 8)
+        size = (budget - copies) // each
+        if size < 1:
+            require_memory(copies + each, budget, f"local factors of neighbourhoods of {s} points")
+        return min(size, max((DEVICE_TILE if self.X.is_cuda else CACHE_TILE) ** 2 // s**2, 1))
+
+    def _tile_size(self, m: int, k: int, dtype: torch.dtype) -> int:
+        """Return the rows of a tile of K between X and m rows, beside k columns."""
+        (n, d), budget = self.X.shape, self.budget()
+        copies = (n + m) * (3 * d + 4 * k) * 8
+        per_entry = TEMPORARIES * self.kernel._number_of_kernels() * (dtype.itemsize if self.kernel.rounds_well else 8)
+        size = math.isqrt(max(budget - copies, 0) // per_entry)
         if size < SMALLEST_TILE:
             needed = copies + per_entry * SMALLEST_TILE**2
-            require_memory(needed, self.budget(), f"work with a {len(X)} x {len(Y)} kernel matrix")
-        return min(size, DEVICE_TILE if X.is_cuda else CACHE_TILE)
+            require_memory(needed, budget, f"work with a {m} x {n} kernel matrix")
+        return min(size, DEVICE_TILE if self.X.is_cuda else CACHE_TILE)
+
+
+def _pulled_back(K: Tensor, pairs: Tensor, theta: Tensor) -> Tensor:
+    """Return ∂/∂θ Σ pairs · K; what leads from θ to the hyperparameters beside X is kept for the next tile."""
+    if not K.requires_grad:  # a kernel without hyperparameters
+        return torch.zeros_like(theta)
+    pairs = pairs.to(K.dtype)
+    return torch.autograd.grad(K, theta, grad_outputs=pairs, retain_graph=True, materialize_grads=True)[0]
 
 
 def _tiles(n: int, m: int, size: int, symmetric: bool) -> Iterator[tuple[slice, slice]]:

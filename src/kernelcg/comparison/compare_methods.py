@@ -209,7 +209,7 @@ def task_on(data: Table, split: Split, kernel: Any, device: torch.device) -> Tas
     """Return the training rows of a split as a task, from the start that the estimators have."""
     X, y = (torch.from_numpy(part).to(device) for part in (split.X, split.y))
     if data.task == "regression":
-        problem = Regression(X, y[:, None], backend=backends.counted(backends.default(), len(X)))
+        problem = Regression(X, y[:, None], backend=backends.default(device=X.device.type).counting(len(X)))
         return RegressionTask(problem, first_process(kernel, None, problem.X, problem.Y))
     own, white = converted(first_latent_kernel(X, len(data.classes)) if kernel is None else kernel)
     if white is not None:

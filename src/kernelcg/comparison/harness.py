@@ -4,7 +4,7 @@ Nothing is evaluated while the clock of training runs. Afterwards the process is
 few of the hyperparameters that learning went through. The clock of such a point is the training time up to it plus the
 time of its conditioning: what one would have waited had one stopped there. Both are the method's own work; predictive
 variances and scores are not charged, nor are imports and first calls of libraries: every method takes a step on a few
-rows before its clock starts. Products with K are counted by `kernelcg.backends.Counted`, while training only.
+rows before its clock starts. Products with K are counted by `kernelcg.backends.Backend.counting`, while training only.
 """
 
 import math

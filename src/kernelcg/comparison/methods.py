@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Generator
 
-from kernelcg.backends.base import require_memory
+from kernelcg.backends.memory import require_memory
 from kernelcg.comparison.tasks import ClassificationTask, Task
 from kernelcg.estimators.regressor import STEPS
 from kernelcg.estimators.settings import generator_from

@@ -21,8 +21,8 @@ from torch.utils.checkpoint import checkpoint
 from kernelcg.arguments import matrix
 from kernelcg.inference.gaussian.drift import spread_of
 from kernelcg.kernels import Kernel
+from kernelcg.preconditioners.blocks import bisected
 from kernelcg.preconditioners.low_rank_remainder import BlockRemainder, DiagonalRemainder
-from kernelcg.preconditioners.neighbours import bisected
 from kernelcg.preconditioners.shapes import BlockDiagonal, Factored
 from kernelcg.randomness import choose
 

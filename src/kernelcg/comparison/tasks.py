@@ -9,8 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from kernelcg import backends
-from kernelcg.backends import Backend, Counted
-from kernelcg.backends.base import room
+from kernelcg.backends import Backend
 from kernelcg.comparison.sparse import SparseObjective, SparsePosterior
 from kernelcg.comparison.sparse_laplace import SparseLaplaceObjective, SparseLaplacePosterior
 from kernelcg.comparison.sparse_prior import SparseApproximation, inducing_points
@@ -99,12 +98,12 @@ class Task(ABC):
     def products(self) -> float:
         """Return the columns that were multiplied with K so far."""
         backend: Backend = self.problem.backend
-        return backend.work.columns if isinstance(backend, Counted) else math.nan
+        return math.nan if backend.work is None else backend.work.columns
 
     @property
     def free_bytes(self) -> int:
         """Return what may be held at once where the data are."""
-        return room(self.problem.backend, self.problem.X.device)
+        return int(self.problem.points.budget())
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +116,7 @@ class RegressionTask(Task):
     @classmethod
     def of(cls, X: Tensor, y: Tensor, kernel: Kernel, noise: float = START_NOISE) -> Self:
         """Return the task on these rows."""
-        backend = backends.counted(backends.default(), len(X))
+        backend = backends.default(device=X.device.type).counting(len(X))
         return cls(
             Regression(X, y[:, None], backend=backend),
             GaussianProcess(kernel, Noise(torch.tensor(noise, dtype=torch.float64))),
@@ -182,7 +181,7 @@ class ClassificationTask(Task):
     @classmethod
     def of(cls, X: Tensor, y: Tensor, kernel: Kernel, classes: int = 2) -> Self:
         """Return the task on these rows."""
-        backend = backends.counted(backends.default(), len(X))
+        backend = backends.default(device=X.device.type).counting(len(X))
         likelihood = BernoulliProbit() if classes == 2 else Softmax()
         problem = Observations(X, y, classes=1 if classes == 2 else classes, backend=backend)
         return cls(problem, LatentProcess(kernel, likelihood))

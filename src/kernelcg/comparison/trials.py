@@ -7,7 +7,6 @@ from typing import Any
 from torch import Tensor
 
 from kernelcg import planning
-from kernelcg.backends import Counted
 from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.inference.gaussian.model import Regression
 from kernelcg.inference.laplace.latent_model import Observations
@@ -44,7 +43,7 @@ def system_of(posterior: Any) -> tuple[KernelPlusDiagonal, Tensor] | None:
         return problem.system(posterior.gp), problem.Y
     if isinstance(problem, Observations) and problem.classes == 1:
         expansion = posterior.mode.expansion
-        A = expansion.system(posterior.gp.kernel.detached(), problem.X, problem.forgetting().backend)
+        A = expansion.system(problem.points.bind(posterior.gp.kernel.detached()))
         return A, expansion.half_transposed(posterior.mode.f)
     return None
 
@@ -57,7 +56,7 @@ def trials(A: KernelPlusDiagonal, b: Tensor, *, seconds: float, rtol: float = 1e
 
 
 def _tried(name: str, A: KernelPlusDiagonal, b: Tensor, stopping: Stopping) -> Trial:
-    work = A.backend.work if isinstance(A.backend, Counted) else None
+    work = A.backend.work
     before = work.columns if work else math.nan
     try:
         report = planning.solve(A, b, preconditioner=None if name == NONE else name, stopping=stopping)

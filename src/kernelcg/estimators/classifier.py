@@ -77,7 +77,7 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
     device : "auto", "cpu", "cuda", ...
     dtype : precision of products with K in iterative work: "float64", "float32", or "auto", float32 where its rounding
         stays harmless. Residuals are recomputed in float64 always
-    memory : bytes, or words such as "4GB", that an operation may take; None means half of what is free
+    memory : bytes, or words such as "4GB", that an operation may take; None means half of the machine's
     n_jobs : threads of the products; None means all
     random_state : seed; the default gives the same numbers every time
     verbose : 1 shows the plan and every step of learning

@@ -36,7 +36,8 @@ class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # 
         require_magnitude(X, "X", remedy)
         device = chosen_device(self.device)
         X, Y, known = (None if value is None else as_tensor(value).to(device) for value in (X, Y, known))
-        return Regression(X, Y, known, mean, chosen_backend(self.memory, self.n_jobs), chosen_precision(self.dtype))
+        backend = chosen_backend(self.memory, self.n_jobs, device)
+        return Regression(X, Y, known, mean, backend, chosen_precision(self.dtype))
 
     def _conditioned(self, problem: Regression, gp: GaussianProcess, generator: Generator) -> Posterior:
         """Return the process conditioned on the data by the method that was planned."""

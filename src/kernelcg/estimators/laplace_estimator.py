@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from kernelcg.backends.base import require_memory, room
+from kernelcg.backends.memory import require_memory
 from kernelcg.errors import ConvergenceWarning
 from kernelcg.estimators.base import ProcessEstimator
 from kernelcg.estimators.data import as_tensor, require_magnitude
@@ -113,7 +113,7 @@ class LaplaceEstimator(ProcessEstimator):
         require_magnitude(X, "X", "scale the features, for example by sklearn.preprocessing.StandardScaler")
         device = chosen_device(self.device)
         X, y, exposure = (as_tensor(value).to(device) for value in (X, y, exposure))
-        backend, precision = chosen_backend(self.memory, self.n_jobs), chosen_precision(self.dtype)
+        backend, precision = chosen_backend(self.memory, self.n_jobs, device), chosen_precision(self.dtype)
         return Observations(X, y, exposure, mean, classes, backend, precision)
 
     def _first_kernel(self, default: Kernel) -> Kernel:
@@ -219,7 +219,7 @@ class LaplaceEstimator(ProcessEstimator):
 
 def affordable_probes(problem: Observations) -> int:
     """Return how many random columns to take: many for one latent function, as far as the memory allows."""
-    fitting = int(PROBE_SHARE * problem.backend.budget() / (BLOCKS * 8 * problem.size))
+    fitting = int(PROBE_SHARE * problem.points.budget() / (BLOCKS * 8 * problem.size))
     return FEW_PROBES if problem.classes > 1 else max(FEW_PROBES, min(PROBES, fitting))
 
 
@@ -227,7 +227,7 @@ def planned(problem: Observations, method: str, columns: int) -> Plan:
     """Return the plan for these data; raise `MemoryBudgetExceeded` if not even the leanest way fits the budget."""
     (n, d), N = problem.X.shape, problem.size
     chosen, reason = chosen_laplace_method(problem, method)
-    budget = room(problem.backend, problem.X.device)
+    budget = problem.points.budget()
     expected = 8 * (3 * n * d + 12 * N)
     if chosen == "direct":
         expected += FACTORS * 8 * N * N

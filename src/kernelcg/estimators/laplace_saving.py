@@ -174,7 +174,7 @@ def _problem(
         tensors[f"{prefix}.data.exposure"],
         header["mean"],
         int(header["classes"]),
-        chosen_backend(machine.memory, machine.n_jobs),
+        chosen_backend(machine.memory, machine.n_jobs, tensors["X"].device),
         chosen_precision(machine.dtype),
     )
     drift = Drift(tensors[f"{prefix}.drift.centre"], tensors[f"{prefix}.drift.T"])

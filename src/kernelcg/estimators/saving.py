@@ -223,7 +223,7 @@ def _problem(estimator: Any, mean: str, tensors: Mapping[str, Tensor]) -> Regres
         tensors["data.Y"],
         tensors.get("data.noise_variance"),
         mean,
-        chosen_backend(estimator.memory, estimator.n_jobs),
+        chosen_backend(estimator.memory, estimator.n_jobs, tensors["data.X"].device),
         chosen_precision(estimator.dtype),
     )
     drift, ordinary = Drift(tensors["drift.centre"], tensors["drift.T"]), tensors["ordinary"]

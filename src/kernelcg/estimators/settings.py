@@ -16,7 +16,7 @@ from torch import Generator
 from kernelcg import backends
 from kernelcg.arguments import positive
 from kernelcg.backends import Backend
-from kernelcg.backends.base import require_memory, room
+from kernelcg.backends.memory import require_memory
 from kernelcg.estimators.data import require_magnitude
 from kernelcg.estimators.sklearn_kernels import converted
 from kernelcg.inference.bounds.lower_bound import affordable_rank
@@ -103,7 +103,7 @@ def planned(problem: Regression, method: str, columns: int) -> Plan:
     """Return the plan for these data; raise `MemoryBudgetExceeded` if not even the leanest way fits the budget."""
     n, d = problem.X.shape
     chosen, reason = chosen_method(problem, method)
-    budget = room(problem.backend, problem.X.device)
+    budget = problem.points.budget()
     data = 8 * n * (3 * d + 2 * problem.Y.shape[1])
     if chosen == "direct":
         expected = data + FACTORS * 8 * n * n
@@ -135,9 +135,9 @@ def chosen_device(device: str | None) -> torch.device:
         raise ValueError(f"device={device!r} cannot be used here: {error}") from error
 
 
-def chosen_backend(memory: int | str | None, n_jobs: int | None) -> Backend:
-    """Return the backend within the memory and threads that were asked for."""
-    return backends.default(memory, None if n_jobs is None else effective_n_jobs(n_jobs))
+def chosen_backend(memory: int | str | None, n_jobs: int | None, device: torch.device) -> Backend:
+    """Return the best backend for this device within the memory and threads that were asked for."""
+    return backends.default(memory, None if n_jobs is None else effective_n_jobs(n_jobs), device.type)
 
 
 def chosen_precision(dtype: str | None) -> torch.dtype | None:

@@ -7,6 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from kernelcg.arguments import matrix
+from kernelcg.backends.memory import default_budget
 from kernelcg.randomness import normal
 
 Operator = TypeVar("Operator", bound="LinearOperator")
@@ -41,9 +42,9 @@ class LinearOperator(ABC):
         """Return the matrix itself in float64, the caller's to overwrite: one product with I and n² numbers."""
         return self @ torch.eye(len(self), dtype=torch.float64, device=self.device)
 
-    def memory_budget(self) -> int | None:
-        """Return the bytes that work with this matrix may allocate, if somebody set a limit."""
-        return None
+    def memory_budget(self) -> int:
+        """Return the bytes that work with this matrix may allocate, half of the machine's unless it was set."""
+        return default_budget()
 
     def spectrum_floor(self) -> float | None:
         """Return a number that is known to be below every eigenvalue, if there is one."""

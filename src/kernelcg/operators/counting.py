@@ -53,7 +53,7 @@ class Counting(LinearOperator):
     def dense(self) -> Tensor:
         return self.operator.dense()
 
-    def memory_budget(self) -> int | None:
+    def memory_budget(self) -> int:
         return self.operator.memory_budget()
 
     def spectrum_floor(self) -> float | None:

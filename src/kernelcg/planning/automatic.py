@@ -8,7 +8,6 @@ from dataclasses import replace
 import torch
 from torch import Generator, Tensor
 
-from kernelcg.backends import Dense
 from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.operators import ConstantInvertible, KernelPlusDiagonal
 from kernelcg.planning.costs import Costs, best_of, measured
@@ -129,10 +128,9 @@ class Search:
         if self.given is not None:
             return self.given.product
         A, rows = self.A, max(len(self.A) // STRIP, 1)
-        if isinstance(A.backend, Dense):
+        if A.K.is_stored:
             return best_of(1, lambda: A @ self.B)
-        strip = A.X[:rows]
-        seconds = best_of(2, lambda: A.backend.matmul(A.kernel, strip, A.X, self.B, precision=A.precision))
+        seconds = best_of(2, lambda: A.K.cross(A.X[:rows], self.B, precision=A.precision))
         return seconds * len(A) / rows / 2
 
     def _exploring(self, product: float) -> float:
@@ -140,7 +138,7 @@ class Search:
         return self._measured(product).low_rank(FIRST_RANK) + FEW * product
 
     def _choose_within_memory(self, remaining: float) -> Option:
-        """Return what `_choose` says, or plain CG if the memory that is free has shrunk on the way."""
+        """Return what `_choose` says, or plain CG if looking for it does not fit the memory."""
         try:
             return self._choose(remaining)
         except MemoryBudgetExceeded as error:
@@ -230,8 +228,7 @@ class Search:
     # what can be done
 
     def _direct_option(self, why: str) -> list[Option]:
-        budget = self.A.memory_budget()
-        if budget is not None and 8 * len(self.A) ** 2 > budget:
+        if 8 * len(self.A) ** 2 > self.A.memory_budget():
             return []
         return [Option("direct", 0, 0, 1, self.costs.direct(), why)]
 
@@ -269,7 +266,7 @@ class Search:
     def _rank_limit(self, neighbours: int = 0) -> int:
         """Return the largest rank, beside so many neighbours, that may be held and can be built; 0 if none."""
         n, local = len(self.A), neighbours + 1 if neighbours else 0
-        budget = (self.A.memory_budget() or math.inf) / (8 * n) - NUMBERS_PER_NEIGHBOUR * local
+        budget = self.A.memory_budget() / (8 * n) - NUMBERS_PER_NEIGHBOUR * local
         held = max(self.numbers / n - 4 * local - 1, 0.0)  # F and Q, two small triangles, a diagonal
         held = held / (2 + min(held / n, 2.0))
         return int(max(min(held, budget / FACTORS_AT_ONCE, n), 0))
@@ -281,8 +278,7 @@ class Search:
         if option.neighbours == 0:
             return LowRankAndRemainder(F, DiagonalRemainder())
         order = child(self.generator, "order")
-        A = self.A
-        remainder = sparse_remainder(A.kernel, A.X, A.backend, order, option.neighbours, F)
+        remainder = sparse_remainder(self.A.K, order, option.neighbours, F)
         return LowRankAndRemainder(F, remainder)
 
     def _pilot(self) -> Pilot:

@@ -17,7 +17,7 @@ class GrowingFactor:
 
     def __init__(self, A: KernelPlusDiagonal, generator: Generator):
         self.A, self.generator = A, generator
-        self.factor = no_pivots(A.kernel, A.X)
+        self.factor = no_pivots(A.K)
         squares = 1.0 if A.scale is None else A.scale.square()
         self.weights = squares / A.diagonal
         self.shares = [(1, self.share)]
@@ -47,7 +47,7 @@ class GrowingFactor:
         A, total = self.A, float(self.weights.mean()) * self.factor.trace
         tolerance = min(ENOUGH * len(A) / total, 1.0) if total > 0 else 1.0
         choose = random_pivots(child(self.generator, f"from rank {self.rank}"))
-        self.factor = extended(self.factor, A.kernel, A.X, A.backend, rank=rank, tolerance=tolerance, choose=choose)
+        self.factor = extended(self.factor, A.K, rank=rank, tolerance=tolerance, choose=choose)
         self.shares.append((self.rank, self.share))
 
     def slope(self) -> float:

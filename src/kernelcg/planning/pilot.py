@@ -9,7 +9,6 @@ from torch import Generator, Tensor
 
 from kernelcg.operators import DenseMatrix, Identity, Invertible, KernelPlusDiagonal
 from kernelcg.preconditioners.low_rank_remainder import SparseRemainder
-from kernelcg.preconditioners.neighbours import earlier_neighbours
 from kernelcg.preconditioners.shapes import Diagonal
 from kernelcg.randomness import normal
 from kernelcg.solvers import Stopping, solve
@@ -88,8 +87,7 @@ class Pilot:
         if neighbours == 0:
             return Diagonal(part.diagonal) if F.shape[1] else Identity(len(part), part.diagonal)
         order = torch.randperm(len(part), generator=self.generator).to(part.device)
-        found = earlier_neighbours(part.kernel.coordinates(part.X.double()), order, neighbours)
-        remainder = SparseRemainder(part.kernel, part.X, part.backend, F, found, order)
+        remainder = SparseRemainder(part.K, F, part.K.neighbours(order, neighbours), order)
         return remainder.factor(part.scale, part.diagonal)
 
 
@@ -99,7 +97,7 @@ def pilot(A: KernelPlusDiagonal, rtol: float, generator: Generator) -> Pilot:
     There the correlations are strongest and the system is hardest. O(n d) work.
     """
     points = A.kernel.coordinates(A.X.double())
-    size = min(POINTS, len(A), max(math.isqrt((A.memory_budget() or 2**62) // BYTES_PER_ENTRY), 2))
+    size = min(POINTS, len(A), max(math.isqrt(A.memory_budget() // BYTES_PER_ENTRY), 2))
     best = torch.inf, torch.arange(size, device=A.device)
     for centre in torch.randint(len(A), (CENTRES,), generator=generator).tolist():
         nearest = (points - points[centre]).square().sum(1).topk(size, largest=False)
@@ -110,7 +108,7 @@ def pilot(A: KernelPlusDiagonal, rtol: float, generator: Generator) -> Pilot:
 def restricted(A: KernelPlusDiagonal, rows: Tensor) -> KernelPlusDiagonal:
     """Return the system of these rows alone, in float64."""
     scale = None if A.scale is None else A.scale[rows]
-    return KernelPlusDiagonal(A.kernel, A.X[rows], A.diagonal[rows], scale, A.backend, torch.float64)
+    return KernelPlusDiagonal(A.K.at(rows), A.diagonal[rows], scale, torch.float64)
 
 
 def _outer(part: KernelPlusDiagonal, F: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ import torch
 from torch import Generator
 
 from kernelcg.arguments import matrix, memory_bytes
-from kernelcg.backends import Dense
 from kernelcg.operators import Invertible, KernelPlusDiagonal
 from kernelcg.planning.automatic import Search
 from kernelcg.planning.costs import counted
@@ -96,7 +95,7 @@ def solve_with_recipe(
 ) -> SolveReport:
     """Build the preconditioner, solve, and report both: set-up products and time included."""
     began = time.perf_counter()
-    prepared = chosen.prepare(A.kernel, A.X, A.backend, generator)
+    prepared = chosen.prepare(A.K, generator)
     P = prepared.factor(A.scale, A.diagonal)
     built = time.perf_counter() - began
     report = solve_with(A, B, preconditioner=P, start=start, stopping=_less(stopping, built), callback=callback)
@@ -140,8 +139,7 @@ def solve_automatically(
     held = memory_bytes(memory)
     numbers = math.inf if held is None else held // 8
     right = matrix(B, "B", finite=False).double()
-    stored = isinstance(A.backend, Dense)
-    costs = counted(len(A), right.shape[1], A.X.shape[1], stored=stored) if reproducible else None
+    costs = counted(len(A), right.shape[1], A.X.shape[1], stored=A.K.is_stored) if reproducible else None
     search = Search(
         A,
         right,

@@ -8,9 +8,8 @@ from typing import Any, ClassVar, Protocol, dataclass_transform
 
 from torch import Generator, Tensor
 
-from kernelcg.backends import Backend
-from kernelcg.backends.base import require_memory
-from kernelcg.kernels import Kernel
+from kernelcg.backends import KernelMatrix
+from kernelcg.backends.memory import require_memory
 from kernelcg.operators import Invertible, KernelPlusDiagonal
 
 
@@ -54,12 +53,12 @@ class Preconditioner(ABC):
         dataclass(frozen=True)(cls)
 
     @abstractmethod
-    def prepare(self, kernel: Kernel, X: Tensor, backend: Backend, generator: Generator) -> Prepared:
+    def prepare(self, K: KernelMatrix, generator: Generator) -> Prepared:
         """Do the work that depends on the kernel and the data alone."""
 
     def build(self, A: KernelPlusDiagonal, generator: Generator) -> Invertible:
         """Return P ≈ A: both stages at once."""
-        return self.prepare(A.kernel, A.X, A.backend, generator).factor(A.scale, A.diagonal)
+        return self.prepare(A.K, generator).factor(A.scale, A.diagonal)
 
     @classmethod
     def name(cls) -> str:
@@ -115,10 +114,10 @@ FACTORS_AT_ONCE = 6
 """Blocks of n × rank numbers that exist together while Woodbury's form is made: F, S F, C⁻¹ S F, two of QR, Q."""
 
 
-def require_rank_memory(n: int, rank: int, backend: Backend) -> None:
+def require_rank_memory(n: int, rank: int, budget: int) -> None:
     """Raise before anything is allocated if preparing and factoring at this rank does not fit the budget."""
     needed = 8 * n * rank * FACTORS_AT_ONCE
-    require_memory(needed, backend.budget(), f"a preconditioner of rank {rank} for {n} rows")
+    require_memory(needed, budget, f"a preconditioner of rank {rank} for {n} rows")
 
 
 def checked_count(value: int | None, default: int, n: int, name: str) -> int:

@@ -7,8 +7,7 @@ from numbers import Integral
 import torch
 from torch import Generator, Tensor
 
-from kernelcg.backends import Backend
-from kernelcg.kernels import Kernel
+from kernelcg.backends import KernelMatrix
 from kernelcg.preconditioners.base import checked_count, require_rank_memory
 from kernelcg.preconditioners.low_rank_remainder import cholesky_with_jitter
 from kernelcg.randomness import choose
@@ -24,9 +23,7 @@ class Inducing:
 
 
 def inducing_factor(
-    kernel: Kernel,
-    X: Tensor,
-    backend: Backend,
+    K: KernelMatrix,
     generator: Generator,
     rank: int | None,
     points: tuple[int, ...] | None,
@@ -36,7 +33,7 @@ def inducing_factor(
 
     The printed cost in the paper's section 3.1, O(m³), forgets K_UX K_XU.
     """
-    n = len(X)
+    n = len(K)
     if points is None:
         chosen = choose(n, max(checked_count(rank, 4 * math.isqrt(n), n, "rank"), 1), generator)
     else:
@@ -45,14 +42,14 @@ def inducing_factor(
         chosen = torch.tensor(points, dtype=torch.int64)
     if not 0 <= jitter < 1:
         raise ValueError(f"jitter must be in [0, 1), relative to the diagonal of K_UU, not {jitter!r}")
-    require_rank_memory(n, len(chosen), backend)
-    U = X[chosen.to(X.device)]
-    K_xu = backend.block(kernel, X, U, precision=torch.float64)
-    L, used = cholesky_with_jitter(backend.block(kernel, U, U, precision=torch.float64), jitter)
+    require_rank_memory(n, len(chosen), K.budget())
+    U = chosen.to(K.device)
+    K_xu = K.block(None, U, precision=torch.float64)
+    L, used = cholesky_with_jitter(K.block(U, U, precision=torch.float64), jitter)
     notes = () if used == jitter else (f"jitter of K_UU raised from {jitter:.0e} to {used:.0e} of its diagonal",)
     return Inducing(torch.linalg.solve_triangular(L.mT, K_xu, upper=True, left=False), chosen, notes)
 
 
-def remaining_diagonal(kernel: Kernel, X: Tensor, F: Tensor) -> Tensor:
+def remaining_diagonal(K: KernelMatrix, F: Tensor) -> Tensor:
     """Return diag(K − F Fᵀ), at least 0."""
-    return (kernel.diagonal(X.double()).detach() - F.square().sum(1)).clamp_min(0.0)
+    return (K.diagonal() - F.square().sum(1)).clamp_min(0.0)

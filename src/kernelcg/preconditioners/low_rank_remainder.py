@@ -8,12 +8,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from kernelcg.backends import Backend
-from kernelcg.backends.base import require_memory
-from kernelcg.kernels import Kernel
+from kernelcg.backends import KernelMatrix
+from kernelcg.backends.memory import require_memory
 from kernelcg.operators import ConstantInvertible
 from kernelcg.preconditioners.base import checked_count
-from kernelcg.preconditioners.neighbours import earlier_neighbours
 from kernelcg.preconditioners.shapes import BlockDiagonal, Diagonal, Factored, LowRankPlus, SparseInverse
 
 LARGEST_JITTER = 1e-2
@@ -92,29 +90,25 @@ class BlockRemainder:
 class SparseRemainder:
     """Approximate the inverse of S E S + D by GᵀG, row i of G supported on a few earlier neighbours of point i."""
 
-    kernel: Kernel
-    X: Tensor
-    backend: Backend
+    K: KernelMatrix
     F: Tensor | None
     neighbours: Tensor
     order: Tensor
 
     def factor(self, scale: Tensor | None, diagonal: Tensor) -> SparseInverse:
-        values = self.backend.local_factors(self.kernel, self.X, self.neighbours, self.F, scale, diagonal)
-        own = torch.arange(len(self.X), device=self.X.device)[:, None]
+        values = self.K.local_factors(self.neighbours, self.F, scale, diagonal)
+        own = torch.arange(len(self.K), device=self.K.device)[:, None]
         return SparseInverse(torch.cat([self.neighbours, own], dim=1), values, self.order)
 
 
-def blocks_of_remainder(
-    kernel: Kernel, X: Tensor, backend: Backend, blocks: list[NDArray[np.int64]], F: Tensor | None
-) -> BlockRemainder:
+def blocks_of_remainder(K: KernelMatrix, blocks: list[NDArray[np.int64]], F: Tensor | None) -> BlockRemainder:
     """Return the diagonal blocks of K − F Fᵀ for these sets of rows, in float64."""
     stored = sum(len(rows) ** 2 for rows in blocks)
-    require_memory(8 * stored * 4, backend.budget(), f"diagonal blocks of up to {max(map(len, blocks))} rows")
+    require_memory(8 * stored * 4, K.budget(), f"diagonal blocks of up to {max(map(len, blocks))} rows")
     groups = []
     for size in sorted({len(rows) for rows in blocks}):
-        rows = torch.from_numpy(np.stack([rows for rows in blocks if len(rows) == size])).to(X.device)
-        E = torch.stack([backend.block(kernel, X[one], X[one], precision=torch.float64) for one in rows])
+        rows = torch.from_numpy(np.stack([rows for rows in blocks if len(rows) == size])).to(K.device)
+        E = torch.stack([K.block(one, one, precision=torch.float64) for one in rows])
         if F is not None:
             for i, one in enumerate(rows):
                 E[i].addmm_(F[one], F[one].T, alpha=-1)
@@ -140,13 +134,10 @@ def cholesky_with_jitter(M: Tensor, jitter: float) -> tuple[Tensor, float]:
             raise ValueError("the kernel gives a matrix that is not positive semi-definite")
 
 
-def sparse_remainder(
-    kernel: Kernel, X: Tensor, backend: Backend, generator: Generator, neighbours: int, F: Tensor | None
-) -> SparseRemainder:
+def sparse_remainder(K: KernelMatrix, generator: Generator, neighbours: int, F: Tensor | None) -> SparseRemainder:
     """Order the points at random and find the earlier neighbours of each."""
-    count = checked_count(neighbours, 0, max(len(X) - 1, 0), "neighbours")
-    needed = 8 * len(X) * (count + 1) * NUMBERS_PER_NEIGHBOUR
-    require_memory(needed, backend.budget(), f"{count} neighbours of each of {len(X)} rows")
-    order = torch.randperm(len(X), generator=generator).to(X.device)
-    found = earlier_neighbours(kernel.coordinates(X.double()), order, count, backend.budget())
-    return SparseRemainder(kernel, X, backend, F, found, order)
+    count = checked_count(neighbours, 0, max(len(K) - 1, 0), "neighbours")
+    needed = 8 * len(K) * (count + 1) * NUMBERS_PER_NEIGHBOUR
+    require_memory(needed, K.budget(), f"{count} neighbours of each of {len(K)} rows")
+    order = torch.randperm(len(K), generator=generator).to(K.device)
+    return SparseRemainder(K, F, K.neighbours(order, count), order)

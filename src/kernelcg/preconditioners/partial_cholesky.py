@@ -8,8 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from kernelcg.backends import Backend
-from kernelcg.kernels import Kernel
+from kernelcg.backends import KernelMatrix
 from kernelcg.preconditioners.base import require_rank_memory
 
 EXHAUSTED = 1e-14
@@ -45,18 +44,16 @@ Choose = Callable[[Tensor, Callable[[Tensor], Floats]], tuple[Tensor, Floats]]
 """From diag E and a function that gives E_TT for rows T: the pivots of the next block, and the factor of their E."""
 
 
-def no_pivots(kernel: Kernel, X: Tensor) -> PartialCholesky:
+def no_pivots(K: KernelMatrix) -> PartialCholesky:
     """Return the factorisation of rank 0."""
-    diagonal = kernel.diagonal(X.double()).detach().clone()
-    empty = torch.zeros(len(X), 0, dtype=torch.float64, device=X.device)
+    diagonal = K.diagonal().clone()
+    empty = torch.zeros(len(K), 0, dtype=torch.float64, device=K.device)
     return PartialCholesky(empty, torch.zeros(0, dtype=torch.int64), diagonal, float(diagonal.sum()))
 
 
 def extended(
     previous: PartialCholesky,
-    kernel: Kernel,
-    X: Tensor,
-    backend: Backend,
+    K: KernelMatrix,
     *,
     rank: int,
     tolerance: float,
@@ -69,16 +66,16 @@ def extended(
     """
     if not 0 <= tolerance <= 1:
         raise ValueError(f"tolerance must be in [0, 1], relative to the trace of K, not {tolerance!r}")
-    rank = min(rank, len(X))
+    rank = min(rank, len(K))
     if previous.rank >= rank or previous.remaining_share <= max(tolerance, EXHAUSTED):
         return previous
-    require_rank_memory(len(X), rank, backend)
-    F = torch.empty(len(X), rank, dtype=torch.float64, device=X.device)
+    require_rank_memory(len(K), rank, K.budget())
+    F = torch.empty(len(K), rank, dtype=torch.float64, device=K.device)
     F[:, : previous.rank] = previous.F
     pivots, remainder, m = [previous.pivots], previous.remainder.clone(), previous.rank
 
     def residual(rows: Tensor) -> Floats:
-        E = backend.block(kernel, X[rows], X[rows], precision=torch.float64)
+        E = K.block(rows, rows, precision=torch.float64)
         return E.addmm_(F[rows, :m], F[rows, :m].T, alpha=-1).cpu().numpy()
 
     while m < rank and float(remainder.sum()) > max(tolerance, EXHAUSTED) * previous.trace:
@@ -86,7 +83,7 @@ def extended(
         chosen, L = chosen[: rank - m], L[: rank - m, : rank - m]
         if len(chosen) == 0:
             break
-        E = backend.block(kernel, X, X[chosen], precision=torch.float64)
+        E = K.block(None, chosen, precision=torch.float64)
         E.addmm_(F[:, :m], F[chosen, :m].T, alpha=-1)
         new = torch.linalg.solve_triangular(torch.from_numpy(L).to(E).mT, E, upper=True, left=False)
         F[:, m : m + len(chosen)] = new

@@ -4,7 +4,7 @@ import torch
 from numpy.linalg import LinAlgError
 from torch import Generator, Tensor
 
-from kernelcg.backends.base import available_memory, require_memory
+from kernelcg.backends.memory import require_memory
 from kernelcg.randomness import normal
 from kernelcg.solvers.blocked_cholesky import factorise_in_place, invert_in_place, work_bytes
 from kernelcg.solvers.monitor import Monitor
@@ -27,8 +27,9 @@ def direct(monitor: Monitor) -> Tensor:
     Costs n³/6 multiply-adds and `factor_bytes` of memory; one or two products check the result.
     """
     A = monitor.exact
-    budget = A.memory_budget() or available_memory()
-    require_memory(factor_bytes(len(A)), budget, f"the Cholesky factor of the {len(A)} x {len(A)} matrix")
+    require_memory(
+        factor_bytes(len(A)), A.memory_budget(), f"the Cholesky factor of the {len(A)} x {len(A)} matrix"
+    )
     monitor.spectrum.enabled = False
     try:
         monitor.preconditioner = CholeskyFactor(A.dense())

@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from kernelcg.arguments import matrix
-from kernelcg.backends.base import available_memory, require_memory
+from kernelcg.backends.memory import require_memory
 from kernelcg.errors import SolveFailed
 from kernelcg.operators import (
     ConstantInvertible,
@@ -114,7 +114,7 @@ def _krylov(
     error = Extrapolation()
     steps, next_check, status = 0, 1, Status.MAX_ITERATIONS
     coefficients = krylov.S
-    budget = A.memory_budget() or available_memory()
+    budget = A.memory_budget()
     while steps < max_iterations and not krylov.exhausted and status is Status.MAX_ITERATIONS:
         require_memory(4 * 8 * krylov.Q.numel(), budget, f"the Krylov basis of {krylov.Q.shape[1]} columns")
         krylov.step()

@@ -42,7 +42,7 @@ class Shifted(LinearOperator):
     def with_precision(self, precision: torch.dtype) -> Self:
         return replace(self, operator=self.operator.with_precision(precision))
 
-    def memory_budget(self) -> int | None:
+    def memory_budget(self) -> int:
         return self.operator.memory_budget()
 
     def spectrum_floor(self) -> float | None:

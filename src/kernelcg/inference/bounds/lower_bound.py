@@ -7,9 +7,8 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
-from kernelcg.backends import Backend
+from kernelcg.backends import KernelMatrix
 from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF, lengths_from_centre
-from kernelcg.kernels import Kernel
 from kernelcg.operators import KernelPlusDiagonal
 from kernelcg.preconditioners.base import FACTORS_AT_ONCE
 from kernelcg.preconditioners.low_rank_remainder import cholesky_with_jitter
@@ -39,18 +38,18 @@ class LowerBound:
     @classmethod
     def of(cls, A: KernelPlusDiagonal, generator: Generator, rank: int | None = None) -> Self:
         """Return a bound with randomly pivoted rows U: as many as are cheap and fit the memory, at best all."""
-        n, budget = len(A), A.memory_budget() or math.inf
+        n, budget = len(A), A.memory_budget()
         affordable = affordable_rank(n, budget)
         rank = affordable if rank is None else min(rank, affordable)
         choose = random_pivots(generator)
-        factor = extended(no_pivots(A.kernel, A.X), A.kernel, A.X, A.backend, rank=rank, tolerance=1e-10, choose=choose)
+        factor = extended(no_pivots(A.K), A.K, rank=rank, tolerance=1e-10, choose=choose)
         return cls.at(A, factor.pivots)
 
     @classmethod
     def at(cls, A: KernelPlusDiagonal, pivots: Tensor) -> Self:
         """Return the bound with given rows U, for the present hyperparameters. Costs O(n m²)."""
         pivots = pivots.to(A.device)
-        F, L = projected(A.kernel, A.X, A.backend, pivots)
+        F, L = projected(A.K, pivots)
         return cls(A, pivots, F, L, LowRankPlus(Diagonal(A.diagonal), F))
 
     def energy(self, R: Tensor) -> Tensor:
@@ -66,18 +65,16 @@ class LowerBound:
 
         With B = K_XU K_UU⁻¹, ∂Q = ∂K_XU Bᵀ + B ∂K_UX − B ∂K_UU Bᵀ.
         """
-        kernel, X, U = self.A.kernel, self.A.X, self.A.X[self.pivots]
         left_U, right_U = self._onto_pivots(left), self._onto_pivots(right)
-        rectangular = self._gradient(kernel, X, U, torch.cat([left, right], 1), torch.cat([right_U, left_U], 1))
-        return rectangular - self._gradient(kernel, U, U, left_U, right_U)
+        columns = self._gradient_of_columns(torch.cat([left, right], 1), torch.cat([right_U, left_U], 1))
+        return columns - self._gradient_of_pivots(left_U, right_U)
 
     def trace_gradient(self) -> Tensor:
         """Return ∂/∂θ log|P| = tr(P⁻¹ ∂Q) for the log hyperparameters of the kernel. Costs O(n m²)."""
-        kernel, X, U = self.A.kernel, self.A.X, self.A.X[self.pivots]
         B = torch.linalg.solve_triangular(self.L, self.F, upper=False, left=False)
         solved = self.P.solve(B)
-        one = torch.eye(len(U), dtype=torch.float64, device=X.device)
-        return 2 * self._gradient(kernel, X, U, solved, one) - self._gradient(kernel, U, U, B.T @ solved, one)
+        one = torch.eye(len(self.L), dtype=torch.float64, device=self.L.device)
+        return 2 * self._gradient_of_columns(solved, one) - self._gradient_of_pivots(B.T @ solved, one)
 
     def trace_of_inverse(self) -> float:
         """Return tr P⁻¹."""
@@ -87,15 +84,20 @@ class LowerBound:
         """Return BᵀV."""
         return torch.linalg.solve_triangular(self.L.mT, self.F.T @ V, upper=True)
 
-    def _gradient(self, kernel: Kernel, X: Tensor, Y: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        return self.A.backend.gradient(kernel, X, Y, left, right, precision=torch.float64).cpu()
+    def _gradient_of_columns(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return ∂/∂θ Σ_j left_jᵀ K_XU right_j."""
+        return self.A.K.gradient(left, right, columns=self.pivots, precision=torch.float64).cpu()
+
+    def _gradient_of_pivots(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return ∂/∂θ Σ_j left_jᵀ K_UU right_j."""
+        return self.A.K.at(self.pivots).gradient(left, right, precision=torch.float64).cpu()
 
 
-def projected(kernel: Kernel, X: Tensor, backend: Backend, pivots: Tensor) -> tuple[Tensor, Tensor]:
+def projected(K: KernelMatrix, pivots: Tensor) -> tuple[Tensor, Tensor]:
     """Return F with F Fᵀ = K_XU K_UU⁻¹ K_UX ⪯ K for the rows U, and L with L Lᵀ = K_UU. Costs O(n m²)."""
-    U = X[pivots.to(X.device)]
-    L, _ = cholesky_with_jitter(backend.block(kernel, U, U, precision=torch.float64), 0.0)  # jitter: still below K
-    columns = backend.block(kernel, X, U, precision=torch.float64)
+    U = pivots.to(K.device)
+    L, _ = cholesky_with_jitter(K.block(U, U, precision=torch.float64), 0.0)  # jitter: still below K
+    columns = K.block(None, U, precision=torch.float64)
     return torch.linalg.solve_triangular(L.mT, columns, upper=True, left=False), L
 
 

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from kernelcg.backends.base import rounded_inputs
+from kernelcg.backends.rounding import origin_of
 from kernelcg.inference.gaussian.drift import Drift
 from kernelcg.operators import KernelPlusDiagonal
 
@@ -25,13 +25,13 @@ STANDARDISED = 3
 
 
 def lengths_from_centre(A: KernelPlusDiagonal) -> Tensor:
-    """Return (n,) the `Kernel.rounding_lengths` of the data as formulas see them: ‖x_i − x̄‖ in lengthscales for most.
+    """Return (n,) the `Kernel.rounding_lengths` of the data as formulas see them: ‖x_i − c‖ in lengthscales for most.
 
     A backend may centre the data of a stationary part of a sum even where it cannot centre those of the whole.
     """
-    centred, seen = A.X - A.X.mean(0), rounded_inputs(A.kernel, A.X, A.X, torch.float64)[0]
-    lengths = A.kernel.rounding_lengths(seen)
-    return lengths if A.kernel.is_stationary else torch.maximum(lengths, A.kernel.rounding_lengths(centred))
+    kernel, points = A.kernel, A.K.points
+    lengths = kernel.rounding_lengths(A.X.double() - origin_of(kernel, A.X, points.centre))
+    return lengths if kernel.is_stationary else torch.maximum(lengths, kernel.rounding_lengths(points.centred))
 
 
 class EnergyBound(Protocol):

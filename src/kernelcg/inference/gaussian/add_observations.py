@@ -68,6 +68,6 @@ def _like(posterior: Posterior, larger: Posterior, generator: Generator) -> LowR
     A = larger.problem.system(larger.gp)
     F = LowerBound.at(A, posterior.bound.pivots[: prepared.rank]).F if prepared.rank else None
     if prepared.neighbours:
-        remainder = sparse_remainder(A.kernel, A.X, A.backend, child(generator, "order"), prepared.neighbours, F)
+        remainder = sparse_remainder(A.K, child(generator, "order"), prepared.neighbours, F)
         return LowRankAndRemainder(F, remainder)
     return LowRankAndRemainder(F, DiagonalRemainder())

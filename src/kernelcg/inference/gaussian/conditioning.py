@@ -209,4 +209,4 @@ def _built(A: KernelPlusDiagonal, choice: str | Preconditioner | None, generator
     if choice is None:
         return None
     chosen = recipe(choice) if isinstance(choice, str) else choice
-    return chosen.prepare(A.kernel, A.X, A.backend, generator).factor(A.scale, A.diagonal)
+    return chosen.prepare(A.K, generator).factor(A.scale, A.diagonal)

@@ -54,7 +54,7 @@ def direct_estimate(problem: Regression, gp: GaussianProcess, criterion: str = "
     found = CRITERIA[criterion](Factorised(a, log_determinant, factor.inverse(), quadratic))
     if found is None or not math.isfinite(found.value):
         return impossible(p, Status.NOT_FINITE)
-    by_kernel = A.backend.gradient(A.kernel, A.X, A.X, found.left, found.right, weights=found.C).cpu()
+    by_kernel = A.K.gradient(found.left, found.right, weights=found.C).cpu()
     by_noise = gp.noise.variance.item() * float((found.left * found.right).sum() + found.C.diagonal().sum())
     gradient = torch.cat([by_kernel, torch.tensor([by_noise], dtype=torch.float64)])
     value = found.value

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kernelcg import backends
 from kernelcg.arguments import matrix, same_rows, vector
-from kernelcg.backends import Backend
+from kernelcg.backends import Backend, Points
 from kernelcg.inference.gaussian.drift import Drift, drift
 from kernelcg.kernels import Kernel
 from kernelcg.operators import KernelPlusDiagonal
@@ -54,6 +54,8 @@ class Regression:
     mean: str = "zero"
     backend: Backend = field(default_factory=backends.default)
     precision: torch.dtype | None = None
+    points: Points = field(init=False)
+    """X where the products run."""
     drift: Drift = field(init=False)
     H: Tensor = field(init=False)
     """(n, b) the drift functions at X."""
@@ -77,6 +79,7 @@ class Regression:
             "X": X,
             "Y": Y,
             "noise_variance": known,
+            "points": self.backend.place(X),
             "drift": functions,
             "H": H,
             "ordinary": ordinary,
@@ -92,7 +95,7 @@ class Regression:
         """Return A = K + D for these hyperparameters, with products in float64."""
         noise = gp.noise.variance.detach().to(self.X).expand(len(self))
         D = noise if self.noise_variance is None else noise + self.noise_variance
-        return KernelPlusDiagonal(gp.kernel.detached(), self.X, D, backend=self.backend)
+        return KernelPlusDiagonal(self.points.bind(gp.kernel.detached()), D)
 
     def fast_system(self, gp: GaussianProcess) -> KernelPlusDiagonal:
         """Return A with products in the precision that was asked for, or that is safe."""

@@ -7,7 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from kernelcg.backends.base import factorises_fast, room
+from kernelcg.backends.base import factorises_fast
 from kernelcg.inference.gaussian.cross_validation import iterative_cross_validation
 from kernelcg.inference.gaussian.likelihood_by_cholesky import CRITERIA, direct_estimate
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics, Trail, iterative_estimate
@@ -32,12 +32,12 @@ def direct_rows(problem: Regression) -> int:
 
 def most_direct_rows(problem: Regression) -> int:
     """Return the rows up to which what takes several times a factorisation is done, within the memory."""
-    return min(DIRECT_ROWS, math.isqrt(int(room(problem.backend, problem.X.device) / (FACTORS * 8))))
+    return min(DIRECT_ROWS, math.isqrt(int(problem.points.budget() / (FACTORS * 8))))
 
 
 def chosen_method(problem: Regression, method: str = "auto") -> tuple[str, str]:
     """Return "direct" or "iterative" and the reason: counted, not timed, so that the same data give the same."""
-    n, budget = len(problem), room(problem.backend, problem.X.device)
+    n, budget = len(problem), problem.points.budget()
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
     if method != "auto":

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from kernelcg import planning
 from kernelcg.arguments import matrix
-from kernelcg.backends.base import require_memory
+from kernelcg.backends.memory import require_memory
 from kernelcg.inference.bounds.lower_bound import Exact, LowerBound
 from kernelcg.inference.bounds.rounding import (
     UNIT_ROUNDOFF,
@@ -111,8 +111,7 @@ class Posterior:
     def mean(self, X: Tensor) -> Tensor:
         """Return h(x)ᵀβ + k(x, X) a, (t, c): one product."""
         X = self.checked_inputs(X)
-        A = self.problem.system(self.gp)
-        return A.backend.matmul(A.kernel, X, A.X, self.weights.X) + self.problem.drift(X) @ self.beta
+        return self.problem.system(self.gp).K.cross(X, self.weights.X) + self.problem.drift(X) @ self.beta
 
     def predict(self, X: Tensor, *, variance: bool = False, bound: bool = False, latent: bool = False) -> Prediction:
         """Return the mean, and if asked for its error bound and the variance with its bracket, in chunks.
@@ -150,8 +149,8 @@ class Posterior:
         X, A = self.checked_inputs(X), self.A
         t, n = len(X), len(self.problem)
         needed = 8 * ((3 + copies) * t * t + 3 * n * t)
-        require_memory(needed, A.backend.budget(), f"the covariance of {t} points (use return_std for the diagonal)")
-        K = A.backend.block(A.kernel, A.X, X, precision=torch.float64)
+        require_memory(needed, A.memory_budget(), f"the covariance of {t} points (use return_std for the diagonal)")
+        K = A.K.cross_block(X, precision=torch.float64).T.contiguous()
         prior = A.kernel.diagonal(X).detach().clamp_min(0)
         V, R, status = torch.empty_like(K), torch.empty_like(K), Status.CONVERGED
         for some in self._chunks(t):
@@ -161,7 +160,7 @@ class Posterior:
             V[:, some], R[:, some] = solved.X, solved.R
             status = found if status is Status.CONVERGED else status
         explained = K.T @ V + V.T @ R
-        C = A.backend.block(A.kernel, X, X, precision=torch.float64) - 0.5 * (explained + explained.T)
+        C = A.backend.bind(A.kernel, X).block(precision=torch.float64) - 0.5 * (explained + explained.T)
         if self.problem.H.shape[1]:
             left = self.problem.drift(X) - K.T @ self.drift_weights.X - V.T @ self.drift_weights.R
             C = C + left @ torch.linalg.solve(self.drift_information(), left.T)
@@ -178,7 +177,7 @@ class Posterior:
         |vᵀ(Y − Hβ̂ − Aâ)| + ‖v − A⁻¹k‖_A ‖e‖_A. What rounding may do is added to each.
         """
         A, rounding, drift = self.A, self.rounding, self._drift_bounds()
-        K = A.backend.block(A.kernel, A.X, X, precision=torch.float64)  # (n, t)
+        K = A.K.cross_block(X, precision=torch.float64).T.contiguous()  # (n, t)
         prior = A.kernel.diagonal(X).detach().clamp_min(0)
         root, h, h_error = prior.sqrt(), self.problem.drift(X), error_of_drift(self.problem.drift, X)
         mean = K.T @ self.weights.X + h @ self.beta
@@ -255,7 +254,7 @@ class Posterior:
         return planning.solve_automatically(self.A, B, report.solution, stopping, reproducible=True)[0]
 
     def _columns_at_once(self) -> int:
-        budget = self.problem.backend.budget()
+        budget = self.problem.points.budget()
         each = 8 * len(self.problem) * BLOCKS_AT_ONCE
         require_memory(each, budget, f"solving for one more column of {len(self.problem)} numbers")
         return int(min(budget // each, COLUMNS_AT_ONCE))

@@ -75,9 +75,9 @@ def pathwise(
     visible = max(noise, LATENT * float(A.kernel_diagonal().mean()))
     nugget = noise if noisy else NUGGET * min(visible, float(A.diagonal.mean()))
     diagonal = torch.cat([A.diagonal, A.diagonal.new_full((t,), nugget)])
-    joint = KernelPlusDiagonal(A.kernel, torch.cat([A.X, X]), diagonal, backend=A.backend)
+    joint = KernelPlusDiagonal(A.K.joined(X), diagonal)
     P = LowerBound.of(joint, child(generator, "joint")).P
-    size = min(max(int(A.backend.budget() // (4 * 8 * (n + t) * KRYLOV_STEPS)), 1), DRAWS_AT_ONCE)
+    size = min(max(int(A.memory_budget() // (4 * 8 * (n + t) * KRYLOV_STEPS)), 1), DRAWS_AT_ONCE)
     mean, parts = posterior.mean(X), []
     for start in range(0, c * count, size):
         columns = min(size, c * count - start)
@@ -85,6 +85,6 @@ def pathwise(
         g, g_new = report.raise_if_failed().value.split([n, t])
         solved: SolveReport = posterior.solved(g, posterior.stopping)
         beta, a = generalised_least_squares(problem.H, solved.raise_if_failed().solution, posterior.drift_weights.X)
-        fitted = A.backend.matmul(A.kernel, X, A.X, a, precision=torch.float64) + problem.drift(X) @ beta
+        fitted = A.K.cross(X, a, precision=torch.float64) + problem.drift(X) @ beta
         parts.append(g_new - fitted)
     return mean[:, :, None] + torch.cat(parts, dim=1).reshape(t, c, count)

@@ -103,7 +103,7 @@ def laplace_estimate(
     23); Rasmussen & Williams (2006), chapters 3 and 5.
     """
     gp = gp.with_log_parameters(gp.log_parameters().detach())
-    theta, problem = gp.log_parameters(), problem.storing(gp.kernel)
+    theta, problem = gp.log_parameters(), problem.with_kernel(gp.kernel)
     systems = systems_for(
         problem, gp, method, numerics, trail.pivots if trail and trail.is_near(problem, gp.kernel) else None
     )

@@ -7,9 +7,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from kernelcg.backends import Backend
+from kernelcg.backends import KernelMatrix
 from kernelcg.inference.laplace.softmax_system import SoftmaxSystem
-from kernelcg.kernels import Kernel
 from kernelcg.likelihoods import Derivatives, Likelihood, Softmax
 from kernelcg.operators import KernelPlusDiagonal, LinearOperator
 
@@ -55,7 +54,7 @@ class Expansion(ABC):
         """Return SᵀV."""
 
     @abstractmethod
-    def system(self, kernel: Kernel, X: Tensor, backend: Backend) -> LinearOperator:
+    def system(self, K: KernelMatrix) -> LinearOperator:
         """Return A."""
 
 
@@ -106,8 +105,8 @@ class ScalarExpansion(Expansion):
     def half_transposed(self, V: Tensor) -> Tensor:
         return self.root[:, None] * V
 
-    def system(self, kernel: Kernel, X: Tensor, backend: Backend) -> KernelPlusDiagonal:
-        return KernelPlusDiagonal(kernel, X, torch.ones_like(self.root), self.root, backend)
+    def system(self, K: KernelMatrix) -> KernelPlusDiagonal:
+        return KernelPlusDiagonal(K, torch.ones_like(self.root), self.root)
 
     def variances(self, own: Tensor, correction: Tensor, apart: Tensor) -> Tensor:
         r"""Return (n,) the diagonal of Σ = (K⁻¹ + W)⁻¹ from ``own``, that of I − A⁻¹ = SΣ₊S.
@@ -156,8 +155,8 @@ class ClassExpansion(Expansion):
     def half_transposed(self, V: Tensor) -> Tensor:
         return self.likelihood.half_transposed(self.pi, self._by_class(V)).reshape(V.shape)
 
-    def system(self, kernel: Kernel, X: Tensor, backend: Backend) -> SoftmaxSystem:
-        return SoftmaxSystem(kernel, X, self.pi, backend)
+    def system(self, K: KernelMatrix) -> SoftmaxSystem:
+        return SoftmaxSystem(K, self.pi)
 
     def slope(self, L: Tensor, R: Tensor) -> Tensor:
         r"""Return u (N, 1), :math:`u_{ic} = \sum_{ab} \Sigma_{(ia,ib)}\, \partial W_{ab} / \partial f_c`.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernelcg import backends
 from kernelcg.arguments import matrix, same_rows, vector
-from kernelcg.backends import Backend, Dense, store
+from kernelcg.backends import Backend, KernelMatrix, Points
 from kernelcg.inference.gaussian.drift import Drift, drift
 from kernelcg.inference.laplace.expansion import ClassExpansion, Expansion, ScalarExpansion
 from kernelcg.kernels import Kernel
@@ -60,6 +60,10 @@ class Observations:
     classes: int = 1
     backend: Backend = field(default_factory=backends.default)
     precision: torch.dtype | None = None
+    points: Points = field(init=False)
+    """X where the products run."""
+    bound: KernelMatrix | None = field(init=False, default=None)
+    """K of the kernel that is worked with, if that was said: see `with_kernel`."""
     drift: Drift = field(init=False)
     H: Tensor = field(init=False)
     """(N, b) the drift functions at X."""
@@ -76,7 +80,7 @@ class Observations:
         exposure = vector(self.exposure, "exposure", len(X), like=X)
         functions = drift(self.mean, X)
         H = functions(X) if self.classes == 1 else X.new_zeros(len(X) * self.classes, 0)
-        derived = {"X": X, "y": y, "exposure": exposure, "drift": functions, "H": H}
+        derived = {"X": X, "points": self.backend.place(X), "y": y, "exposure": exposure, "drift": functions, "H": H}
         for name, value in derived.items():
             object.__setattr__(self, name, value)
 
@@ -92,37 +96,33 @@ class Observations:
         """Return the problem on some of the rows."""
         return replace(self, X=self.X[rows], y=self.y[rows], exposure=self.exposure[rows])
 
-    def storing(self, kernel: Kernel) -> Self:
-        """Return the problem with K of this kernel object stored, if that takes little of the memory.
+    def with_kernel(self, kernel: Kernel | None) -> Self:
+        """Return the problem with K of this kernel bound, and stored if that takes little of the memory; None unbinds.
 
         One set of hyperparameters needs dozens of products, most of them with a single column.
         """
-        lean = self.forgetting()
-        if 8 * len(self) ** 2 > STORED_SHARE * lean.backend.budget():
-            return lean
-        return lean._with_backend(store(kernel, self.X, lean.backend, precision=torch.float64))
-
-    def forgetting(self) -> Self:
-        """Return the problem without a stored K."""
-        return self._with_backend(self.backend.base if isinstance(self.backend, Dense) else self.backend)
-
-    def _with_backend(self, backend: Backend) -> Self:
-        changed = copy.copy(self)  # the data stay the same object, by which a stored K is recognised
-        object.__setattr__(changed, "backend", backend)
+        bound = None if kernel is None else self.points.bind(kernel)
+        if bound is not None and 8 * len(self) ** 2 <= STORED_SHARE * self.points.budget():
+            bound = bound.stored(torch.float64)
+        changed = copy.copy(self)  # the drift stays as it was fitted
+        object.__setattr__(changed, "bound", bound)
         return changed
+
+    def matrix(self, kernel: Kernel) -> KernelMatrix:
+        """Return K: the one that is bound if it is of this kernel."""
+        return self.bound if self.bound is not None and self.bound.kernel is kernel else self.points.bind(kernel)
 
     def product(self, kernel: Kernel, V: Tensor) -> Tensor:
         """Return (K ⊗ I) V for V (N, k), in float64."""
         wide = V.reshape(len(self), -1).contiguous()
-        return self.backend.matmul(kernel, self.X, self.X, wide, precision=torch.float64).reshape(V.shape)
+        return self.matrix(kernel).product(wide, precision=torch.float64).reshape(V.shape)
 
     def gradient(self, kernel: Kernel, left: Tensor, right: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return ∂/∂θ of Σ_j left_jᵀ (K ⊗ I) right_j + Σ_ij weights_ij K_ij, on the CPU."""
         n = len(self)
         wide_left, wide_right = left.reshape(n, -1).contiguous(), right.reshape(n, -1).contiguous()
-        return self.backend.gradient(
-            kernel, self.X, self.X, wide_left, wide_right, weights=weights, precision=torch.float64
-        ).cpu()
+        K = self.matrix(kernel)
+        return K.gradient(wide_left, wide_right, weights=weights, precision=torch.float64).cpu()
 
     def diagonal_gradient(self, kernel: Kernel, weights: Tensor) -> Tensor:
         """Return ∂/∂θ of Σ_i weights_i k(x_i, x_i), on the CPU."""

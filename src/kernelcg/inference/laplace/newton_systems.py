@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from kernelcg import planning
-from kernelcg.backends import Dense
+from kernelcg.backends import KernelMatrix
 from kernelcg.inference.bounds.lower_bound import LEAST_RANK, projected
 from kernelcg.inference.gaussian.likelihood_by_pcg import Probes
 from kernelcg.inference.laplace.expansion import ClassExpansion, Expansion, ScalarExpansion
@@ -83,6 +83,11 @@ class NewtonSystems(ABC):
         """Prepare for solves with many columns; by default there is nothing to do."""
 
     @property
+    def K(self) -> KernelMatrix:
+        """Return the kernel matrix."""
+        return self.problem.matrix(self.gp.kernel)
+
+    @property
     def last(self) -> Status:
         """Return the status of the last solve."""
         return self.statuses[-1] if self.statuses else Status.CONVERGED
@@ -108,7 +113,7 @@ class DirectSystems(NewtonSystems):
         if vars(self).get("expansion") is expansion and self.inverse is None:
             return
         self.expansion = expansion
-        self.A = expansion.system(self.gp.kernel, self.problem.X, self.problem.backend)
+        self.A = expansion.system(self.K)
         self.factor, self.inverse = CholeskyFactor(self.A.dense()), None
 
     def inverted(self) -> Tensor:
@@ -149,19 +154,19 @@ class IterativeSystems(NewtonSystems):
     def at(self, expansion: Expansion) -> None:
         if vars(self).get("expansion") is expansion:
             return
-        A = expansion.system(self.gp.kernel, self.problem.X, self.problem.backend)
+        A = expansion.system(self.K)
         self.expansion, self.A = expansion, A.with_precision(self._precision(A))
         self.P: Invertible | None = None
 
     def _precision(self, A: LinearOperator) -> torch.dtype:
-        if isinstance(self.problem.backend, Dense):
+        if self.K.is_stored:
             return torch.float64
         if self.problem.precision is not None:
             return self.problem.precision
         if isinstance(A, KernelPlusDiagonal):
             return product_dtype(A)
         first = torch.ones(len(self.problem), dtype=torch.float64, device=self.problem.X.device)
-        return product_dtype(KernelPlusDiagonal(self.gp.kernel, self.problem.X, first, backend=self.problem.backend))
+        return product_dtype(KernelPlusDiagonal(self.K, first))
 
     def solve(self, B: Tensor, stopping: Stopping, start: Tensor | None = None) -> Tensor:
         method = "pcg" if B.shape[1] > WIDE and self.below() is not None else None
@@ -232,18 +237,17 @@ class IterativeSystems(NewtonSystems):
         if chosen is None:
             raise ValueError("there is no preconditioner to prepare")
         generator = child(seeded(self.seed), "preconditioner")
-        return chosen.prepare(self.gp.kernel, self.problem.X, self.problem.backend, generator)
+        return chosen.prepare(self.K, generator)
 
     def _automatic(self, weights: Tensor) -> LowRankAndRemainder:
         """Return low rank alone where it leaves little of S K S beside I, or less of it with neighbours."""
-        problem, kernel = self.problem, self.gp.kernel
         F = self._low_rank(weights, SCALAR_WORK)
-        left = weights * (kernel.diagonal(problem.X).detach() - F.square().sum(1)).clamp_min(0.0)
+        left = weights * (self.K.diagonal() - F.square().sum(1)).clamp_min(0.0)
         if float(left.mean()) <= LITTLE_LEFT:
             return LowRankAndRemainder(F, DiagonalRemainder())
         F = F[:, :RANK_BESIDE_NEIGHBOURS].contiguous()
         order = child(seeded(self.seed), "order")
-        return LowRankAndRemainder(F, sparse_remainder(kernel, problem.X, problem.backend, order, NEIGHBOURS, F))
+        return LowRankAndRemainder(F, sparse_remainder(self.K, order, NEIGHBOURS, F))
 
     def _low_rank(self, weights: Tensor, work: float) -> Tensor:
         """Return F with F Fᵀ ≈ K where W is large: pivots are drawn by the diagonal of what is left of it times tr W.
@@ -251,15 +255,14 @@ class IterativeSystems(NewtonSystems):
         Where the likelihood is certain W is next to nothing, and K there does not matter. The rank m is such that n m²
         is ``work``.
         """
-        problem, kernel, n, C = self.problem, self.gp.kernel, len(self.problem), self.problem.classes
-        held = min(problem.backend.budget() / (32 * n), (problem.backend.budget() / 32) ** 0.5 / C)
+        n, C, budget = len(self.problem), self.problem.classes, self.problem.points.budget()
+        held = min(budget / (32 * n), (budget / 32) ** 0.5 / C)
         least = LEAST_RANK if C == 1 else 1
         rank = min(max(least, int((work / n) ** 0.5)), max(n // 2, 1), max(int(held), 1))
         if self.pivots is None:
             weights = weights.clamp_min(SMALLEST_WEIGHT * float(weights.max()) + 1e-300)
             choose = weighted(random_pivots(child(seeded(self.seed), "pivots")), weights)
-            empty = no_pivots(kernel, problem.X)
-            made = extended(empty, kernel, problem.X, problem.backend, rank=rank, tolerance=1e-10, choose=choose)
+            made = extended(no_pivots(self.K), self.K, rank=rank, tolerance=1e-10, choose=choose)
             self.pivots = made.pivots
             return made.F
-        return projected(kernel, problem.X, problem.backend, self.pivots)[0]
+        return projected(self.K, self.pivots)[0]

@@ -5,7 +5,7 @@ from typing import Self
 
 from torch import Tensor
 
-from kernelcg.backends.base import factorises_fast, room
+from kernelcg.backends.base import factorises_fast
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.gaussian.objective import METHODS
 from kernelcg.inference.laplace.evidence import LaplaceTrail, laplace_estimate
@@ -22,7 +22,7 @@ FACTORS = 5
 
 def chosen_laplace_method(problem: Observations, method: str = "auto") -> tuple[str, str]:
     """Return "direct" or "iterative" and the reason: counted, not timed, so that the same data give the same."""
-    N, budget = problem.size, room(problem.backend, problem.X.device)
+    N, budget = problem.size, problem.points.budget()
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
     if method != "auto":

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kernelcg.arguments import matrix
-from kernelcg.backends.base import require_memory
+from kernelcg.backends.memory import require_memory
 from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.laplace.evidence import systems_for
@@ -79,11 +79,11 @@ class LaplacePosterior:
 
     def lean(self) -> "LaplacePosterior":
         """Return it without factors and preconditioners, to be stored."""
-        return replace(self, problem=self.problem.forgetting(), systems=None, apart=None)
+        return replace(self, problem=self.problem.with_kernel(None), systems=None, apart=None)
 
     def restored(self) -> "LaplacePosterior":
         """Return it with what further solves need."""
-        problem = self.problem.storing(self.gp.kernel)
+        problem = self.problem.with_kernel(self.gp.kernel)
         systems = systems_for(problem, self.gp, self.method, self.numerics)
         systems.at(self.mode.expansion)
         apart = IndefinitePoints.of(problem, self.gp, systems, self._rtol())
@@ -98,7 +98,7 @@ class LaplacePosterior:
         """Return (t, C) the means: one product."""
         X, problem = self.checked_inputs(X), self.problem
         a = self.mode.a.reshape(len(problem), -1).contiguous()
-        product = problem.backend.matmul(self.gp.kernel, X, problem.X, a, precision=torch.float64)
+        product = problem.matrix(self.gp.kernel).cross(X, a, precision=torch.float64)
         return product + problem.drift(X) @ self.mode.beta if problem.H.shape[1] else product
 
     def mean_bound(self, X: Tensor) -> Tensor:
@@ -142,7 +142,7 @@ class LaplacePosterior:
         (_, apart), problem, C, t = self.at_hand(), self.problem, self.problem.classes, len(X)
         if not apart.exists:
             return X.new_full((t, C, C), math.nan), X.new_full((t,), math.inf), Status.INDEFINITE_OPERATOR
-        K = problem.backend.block(self.gp.kernel, problem.X, X, precision=torch.float64)  # (n, t)
+        K = problem.matrix(self.gp.kernel).cross_block(X, precision=torch.float64).T.contiguous()  # (n, t)
         prior = self.gp.kernel.diagonal(X).detach().clamp_min(0)
         eye = torch.eye(C, dtype=K.dtype, device=K.device)
         columns = torch.einsum("it,cd->ictd", K, eye).reshape(problem.size, t * C)
@@ -202,7 +202,7 @@ class LaplacePosterior:
         return self.systems, self.apart
 
     def _points_at_once(self) -> int:
-        budget, C = self.problem.backend.budget(), self.problem.classes
+        budget, C = self.problem.points.budget(), self.problem.classes
         each = 8 * self.problem.size * C * BLOCKS_AT_ONCE
         require_memory(each, budget, f"solving for the {C} latent values of one more point")
         return max(1, int(min(budget // each, COLUMNS_AT_ONCE // C)))
@@ -234,7 +234,7 @@ def condition_laplace(
     start : f of a mode nearby
     """
     gp = gp.with_log_parameters(gp.log_parameters().detach())
-    problem = problem.storing(gp.kernel)
+    problem = problem.with_kernel(gp.kernel)
     systems = systems_for(problem, gp, method, numerics)
     mode = find_mode(problem, gp, systems, rtol=rtol, start=start)
     systems.at(mode.expansion)

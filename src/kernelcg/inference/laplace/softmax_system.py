@@ -6,8 +6,7 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
-from kernelcg.backends import Backend
-from kernelcg.kernels import Kernel
+from kernelcg.backends import KernelMatrix
 from kernelcg.operators import LinearOperator
 from kernelcg.randomness import normal
 
@@ -18,10 +17,8 @@ ROWS_AT_ONCE = 2048
 class SoftmaxSystem(LinearOperator):
     r"""A = Sᵀ(K ⊗ I)S + I with S = diag(√π)(I − √π√πᵀ) at each point: W = S Sᵀ = diag(π) − ππᵀ."""
 
-    kernel: Kernel
-    X: Tensor
+    K: KernelMatrix
     pi: Tensor  # (n, C)
-    backend: Backend
     product_dtype: torch.dtype = torch.float64
 
     def __len__(self) -> int:
@@ -30,7 +27,7 @@ class SoftmaxSystem(LinearOperator):
     def __matmul__(self, V: Tensor) -> Tensor:
         (n, C), root = self.pi.shape, self.pi.sqrt().to(V.dtype)[..., None]
         scaled = (root * without_root(V.reshape(n, C, -1), root)).reshape(n, -1)
-        product = self.backend.matmul(self.kernel, self.X, self.X, scaled, precision=self.precision)
+        product = self.K.product(scaled, precision=self.precision)
         return without_root(root * product.reshape(n, C, -1), root).reshape(V.shape) + V
 
     @property
@@ -44,8 +41,8 @@ class SoftmaxSystem(LinearOperator):
     def with_precision(self, precision: torch.dtype) -> Self:
         return replace(self, product_dtype=precision)
 
-    def memory_budget(self) -> int | None:
-        return self.backend.budget()
+    def memory_budget(self) -> int:
+        return self.K.budget()
 
     def spectrum_floor(self) -> float:
         """Return 1: SᵀKS is positive semi-definite."""

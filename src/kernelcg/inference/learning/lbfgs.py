@@ -29,6 +29,9 @@ ENOUGH_PAIRS = 20
 EXPLORED = 0.01
 """Singular value of the directions of all steps, relative to the largest, below which one has not been gone."""
 
+ROUNDING = 1e-10
+"""Length of the unexplored part of a gradient, relative to the whole, below which its direction is rounding."""
+
 FEW_PAIRS = 10
 """Pairs from which the curvature is known well enough to say what noise would promise."""
 
@@ -97,7 +100,8 @@ class Curvature:
         steps = torch.stack([step / step.norm() for step in moves])
         _, lengths, along = torch.linalg.svd(steps, full_matrices=False)
         known = along[lengths > EXPLORED * lengths[0]]
-        return gradient * free - known.T @ (known @ (gradient * free))
+        left = gradient * free - known.T @ (known @ (gradient * free))
+        return left * (float(left.norm()) > ROUNDING * float(gradient.norm()))
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,10 +2,9 @@
 
 from typing import ClassVar
 
-from torch import Generator, Tensor
+from torch import Generator
 
-from kernelcg.backends import Backend
-from kernelcg.kernels import Kernel
+from kernelcg.backends import KernelMatrix
 from kernelcg.preconditioners.base import Preconditioner
 from kernelcg.preconditioners.blocks import row_blocks
 from kernelcg.preconditioners.low_rank_remainder import LowRankAndRemainder, blocks_of_remainder
@@ -29,6 +28,6 @@ class BlockJacobi(Preconditioner):
     blocks: str = "spatial"
     """"spatial" or "contiguous" (file order, as in the paper)."""
 
-    def prepare(self, kernel: Kernel, X: Tensor, backend: Backend, generator: Generator) -> LowRankAndRemainder:
-        rows = row_blocks(kernel, X, self.blocks, self.block_size)
-        return LowRankAndRemainder(None, blocks_of_remainder(kernel, X, backend, rows, None))
+    def prepare(self, K: KernelMatrix, generator: Generator) -> LowRankAndRemainder:
+        rows = row_blocks(K, self.blocks, self.block_size)
+        return LowRankAndRemainder(None, blocks_of_remainder(K, rows, None))

@@ -2,10 +2,9 @@
 
 from typing import ClassVar
 
-from torch import Generator, Tensor
+from torch import Generator
 
-from kernelcg.backends import Backend
-from kernelcg.kernels import Kernel
+from kernelcg.backends import KernelMatrix
 from kernelcg.preconditioners.base import Preconditioner
 from kernelcg.preconditioners.inducing import inducing_factor, remaining_diagonal
 from kernelcg.preconditioners.low_rank_remainder import DiagonalRemainder, LowRankAndRemainder
@@ -34,7 +33,7 @@ class FITC(Preconditioner):
     jitter: float = 1e-10
     """Added to K_UU relative to its diagonal; raised if that is not enough."""
 
-    def prepare(self, kernel: Kernel, X: Tensor, backend: Backend, generator: Generator) -> LowRankAndRemainder:
-        inducing = inducing_factor(kernel, X, backend, generator, self.rank, self.points, self.jitter)
-        remainder = DiagonalRemainder(remaining_diagonal(kernel, X, inducing.F))
+    def prepare(self, K: KernelMatrix, generator: Generator) -> LowRankAndRemainder:
+        inducing = inducing_factor(K, generator, self.rank, self.points, self.jitter)
+        remainder = DiagonalRemainder(remaining_diagonal(K, inducing.F))
         return LowRankAndRemainder(inducing.F, remainder, notes=inducing.notes)

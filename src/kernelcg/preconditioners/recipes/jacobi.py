@@ -2,10 +2,9 @@
 
 from typing import ClassVar
 
-from torch import Generator, Tensor
+from torch import Generator
 
-from kernelcg.backends import Backend
-from kernelcg.kernels import Kernel
+from kernelcg.backends import KernelMatrix
 from kernelcg.preconditioners.base import Preconditioner
 from kernelcg.preconditioners.low_rank_remainder import DiagonalRemainder, LowRankAndRemainder
 
@@ -20,5 +19,5 @@ class Jacobi(Preconditioner):
 
     COST: ClassVar[str] = "build O(n), apply O(n k)"
 
-    def prepare(self, kernel: Kernel, X: Tensor, backend: Backend, generator: Generator) -> LowRankAndRemainder:
-        return LowRankAndRemainder(None, DiagonalRemainder(kernel.diagonal(X.double()).detach()))
+    def prepare(self, K: KernelMatrix, generator: Generator) -> LowRankAndRemainder:
+        return LowRankAndRemainder(None, DiagonalRemainder(K.diagonal()))

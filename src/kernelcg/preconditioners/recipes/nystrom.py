@@ -2,10 +2,9 @@
 
 from typing import ClassVar
 
-from torch import Generator, Tensor
+from torch import Generator
 
-from kernelcg.backends import Backend
-from kernelcg.kernels import Kernel
+from kernelcg.backends import KernelMatrix
 from kernelcg.preconditioners.base import Preconditioner
 from kernelcg.preconditioners.inducing import inducing_factor
 from kernelcg.preconditioners.low_rank_remainder import DiagonalRemainder, LowRankAndRemainder
@@ -35,6 +34,6 @@ class Nystrom(Preconditioner):
     jitter: float = 1e-10
     """Added to K_UU relative to its diagonal; raised if that is not enough."""
 
-    def prepare(self, kernel: Kernel, X: Tensor, backend: Backend, generator: Generator) -> LowRankAndRemainder:
-        inducing = inducing_factor(kernel, X, backend, generator, self.rank, self.points, self.jitter)
+    def prepare(self, K: KernelMatrix, generator: Generator) -> LowRankAndRemainder:
+        inducing = inducing_factor(K, generator, self.rank, self.points, self.jitter)
         return LowRankAndRemainder(inducing.F, DiagonalRemainder(), notes=inducing.notes)

@@ -2,10 +2,9 @@
 
 from typing import ClassVar
 
-from torch import Generator, Tensor
+from torch import Generator
 
-from kernelcg.backends import Backend
-from kernelcg.kernels import Kernel
+from kernelcg.backends import KernelMatrix
 from kernelcg.preconditioners.base import Preconditioner
 from kernelcg.preconditioners.blocks import row_blocks
 from kernelcg.preconditioners.inducing import inducing_factor
@@ -41,8 +40,8 @@ class PITC(Preconditioner):
     block_size: int | None = None
     """Points in a block; None means about √n blocks."""
 
-    def prepare(self, kernel: Kernel, X: Tensor, backend: Backend, generator: Generator) -> LowRankAndRemainder:
-        rows = row_blocks(kernel, X, self.blocks, self.block_size)
-        inducing = inducing_factor(kernel, X, backend, generator, self.rank, self.points, self.jitter)
-        remainder = blocks_of_remainder(kernel, X, backend, rows, inducing.F)
+    def prepare(self, K: KernelMatrix, generator: Generator) -> LowRankAndRemainder:
+        rows = row_blocks(K, self.blocks, self.block_size)
+        inducing = inducing_factor(K, generator, self.rank, self.points, self.jitter)
+        remainder = blocks_of_remainder(K, rows, inducing.F)
         return LowRankAndRemainder(inducing.F, remainder, notes=inducing.notes)

@@ -2,10 +2,9 @@
 
 from typing import ClassVar
 
-from torch import Generator, Tensor
+from torch import Generator
 
-from kernelcg.backends import Backend
-from kernelcg.kernels import Kernel
+from kernelcg.backends import KernelMatrix
 from kernelcg.preconditioners.base import Preconditioner, checked_count
 from kernelcg.preconditioners.low_rank_remainder import DiagonalRemainder, LowRankAndRemainder
 from kernelcg.preconditioners.partial_cholesky import extended, greedy, no_pivots
@@ -30,8 +29,8 @@ class PivotedCholesky(Preconditioner):
     tolerance: float = 0.0
     """Stop growing once tr(K − F Fᵀ) ≤ tolerance·tr K."""
 
-    def prepare(self, kernel: Kernel, X: Tensor, backend: Backend, generator: Generator) -> LowRankAndRemainder:
-        rank = checked_count(self.rank, 100, len(X), "rank")
-        start = no_pivots(kernel, X)
-        found = extended(start, kernel, X, backend, rank=rank, tolerance=self.tolerance, choose=greedy)
+    def prepare(self, K: KernelMatrix, generator: Generator) -> LowRankAndRemainder:
+        rank = checked_count(self.rank, 100, len(K), "rank")
+        start = no_pivots(K)
+        found = extended(start, K, rank=rank, tolerance=self.tolerance, choose=greedy)
         return LowRankAndRemainder(found.F, DiagonalRemainder())

@@ -4,10 +4,9 @@ import math
 from typing import ClassVar
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator
 
-from kernelcg.backends import Backend
-from kernelcg.kernels import Kernel
+from kernelcg.backends import KernelMatrix
 from kernelcg.preconditioners.base import Preconditioner, checked_count, require_rank_memory
 from kernelcg.preconditioners.low_rank_remainder import DiagonalRemainder, LowRankAndRemainder
 from kernelcg.randomness import normal
@@ -41,16 +40,16 @@ class RandomizedSVD(Preconditioner):
     power: int = 0
     """Extra products that sharpen the basis, p."""
 
-    def prepare(self, kernel: Kernel, X: Tensor, backend: Backend, generator: Generator) -> LowRankAndRemainder:
-        n = len(X)
+    def prepare(self, K: KernelMatrix, generator: Generator) -> LowRankAndRemainder:
+        n = len(K)
         m = max(checked_count(self.rank, math.isqrt(n), n, "rank"), 1)
         width = min(m + checked_count(self.oversampling, 0, n, "oversampling"), n)
         passes = 2 + checked_count(self.power, 0, n, "power")
-        require_rank_memory(n, width, backend)
-        Q = normal(n, width, generator, like=X.new_empty(0, dtype=torch.float64))
+        require_rank_memory(n, width, K.budget())
+        Q = normal(n, width, generator, like=K.X.new_empty(0, dtype=torch.float64))
         for _ in range(passes - 1):
-            Q = torch.linalg.qr(backend.matmul(kernel, X, X, Q, precision=torch.float64)).Q
-        T = Q.T @ backend.matmul(kernel, X, X, Q, precision=torch.float64)
+            Q = torch.linalg.qr(K.product(Q, precision=torch.float64)).Q
+        T = Q.T @ K.product(Q, precision=torch.float64)
         values, V = torch.linalg.eigh((T + T.T) / 2)
         F = Q @ (V[:, -m:] * values[-m:].clamp_min(0.0).sqrt())
         return LowRankAndRemainder(F, DiagonalRemainder(), setup_products=passes * width)

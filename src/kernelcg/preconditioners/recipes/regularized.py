@@ -6,8 +6,7 @@ from typing import ClassVar
 
 from torch import Generator, Tensor
 
-from kernelcg.backends import Backend
-from kernelcg.kernels import Kernel
+from kernelcg.backends import KernelMatrix
 from kernelcg.operators import KernelPlusDiagonal
 from kernelcg.preconditioners.base import Preconditioner, checked_count
 from kernelcg.preconditioners.shapes import InnerSolve
@@ -41,7 +40,7 @@ class Regularized(Preconditioner):
     inner_iterations: int = 1000
     """Their limit."""
 
-    def prepare(self, kernel: Kernel, X: Tensor, backend: Backend, generator: Generator) -> "PreparedRegularized":
+    def prepare(self, K: KernelMatrix, generator: Generator) -> "PreparedRegularized":
         for name, value in (("multiple", self.multiple), ("delta", 0.0 if self.delta is None else self.delta)):
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be non-negative and finite, not {value!r}")
@@ -50,7 +49,7 @@ class Regularized(Preconditioner):
         if checked_count(self.inner_iterations, 1, 2, "inner_iterations") == 0:
             raise ValueError("inner_iterations must be at least 1, not 0")
         stopping = Stopping(rtol=self.inner_tolerance, max_iterations=self.inner_iterations)
-        return PreparedRegularized(self, kernel, X, backend, stopping)
+        return PreparedRegularized(self, K, stopping)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,13 +57,11 @@ class PreparedRegularized:
     """Nothing is prepared: the kernel and the data wait for S and D."""
 
     recipe: Regularized
-    kernel: Kernel
-    X: Tensor
-    backend: Backend
+    K: KernelMatrix
     stopping: Stopping
     setup_products: int = 0
     notes: tuple[str, ...] = ()
 
     def factor(self, scale: Tensor | None, diagonal: Tensor) -> InnerSolve:
         delta = self.recipe.multiple * float(diagonal.mean()) if self.recipe.delta is None else self.recipe.delta
-        return InnerSolve(KernelPlusDiagonal(self.kernel, self.X, diagonal + delta, scale, self.backend), self.stopping)
+        return InnerSolve(KernelPlusDiagonal(self.K, diagonal + delta, scale), self.stopping)

@@ -2,10 +2,9 @@
 
 from typing import ClassVar
 
-from torch import Generator, Tensor
+from torch import Generator
 
-from kernelcg.backends import Backend
-from kernelcg.kernels import Kernel
+from kernelcg.backends import KernelMatrix
 from kernelcg.preconditioners.base import Preconditioner, checked_count
 from kernelcg.preconditioners.low_rank_remainder import DiagonalRemainder, LowRankAndRemainder
 from kernelcg.preconditioners.partial_cholesky import extended, no_pivots, random_pivots
@@ -33,9 +32,9 @@ class RPCholesky(Preconditioner):
     tolerance: float = 0.0
     """Stop growing once tr(K − F Fᵀ) ≤ tolerance·tr K."""
 
-    def prepare(self, kernel: Kernel, X: Tensor, backend: Backend, generator: Generator) -> LowRankAndRemainder:
-        rank = checked_count(self.rank, 500, len(X), "rank")
+    def prepare(self, K: KernelMatrix, generator: Generator) -> LowRankAndRemainder:
+        rank = checked_count(self.rank, 500, len(K), "rank")
         choose = random_pivots(generator)
-        start = no_pivots(kernel, X)
-        found = extended(start, kernel, X, backend, rank=rank, tolerance=self.tolerance, choose=choose)
+        start = no_pivots(K)
+        found = extended(start, K, rank=rank, tolerance=self.tolerance, choose=choose)
         return LowRankAndRemainder(found.F, DiagonalRemainder())

@@ -9,8 +9,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Generator, Tensor
 
-from kernelcg.backends import Backend
-from kernelcg.backends.base import require_memory
+from kernelcg.backends import Backend, KernelMatrix
+from kernelcg.backends.memory import require_memory
 from kernelcg.kernels import RBF, Constant, Kernel, Periodic, Product
 from kernelcg.operators import LinearOperator
 from kernelcg.preconditioners.base import Preconditioner, Prepared
@@ -93,21 +93,22 @@ class SKI(Preconditioner):
         if not _is_count(self.inner_iterations) or self.inner_iterations < 1:
             raise ValueError(f"inner_iterations must be a positive integer, not {self.inner_iterations!r}")
 
-    def prepare(self, kernel: Kernel, X: Tensor, backend: Backend, generator: Generator) -> Prepared:
+    def prepare(self, K: KernelMatrix, generator: Generator) -> Prepared:
+        kernel = K.kernel
         if not kernel.is_stationary:
             raise TypeError(f"SKI needs a stationary kernel, for which a grid has structure; {kernel!r} is not")
         with torch.no_grad():
-            grid, budget = self._grid(X), backend.budget()
+            grid, budget = self._grid(K.X), K.budget()
             is_product = _is_product(kernel, grid.shape)
             self._require_grid_memory(grid, is_product, budget)
             corners, weights = _stencils(grid, self.interpolation)
             cells, places = corners.unique(return_inverse=True)
             W, WT = _sparse(places, weights, len(cells))
-            K = grid.matrix(kernel, cells, backend)
-            per_column = 4 * len(cells) if isinstance(K, Tensor) else _workspace(grid.shape, is_product)
+            K_grid = grid.matrix(kernel, cells, K.backend)
+            per_column = 4 * len(cells) if isinstance(K_grid, Tensor) else _workspace(grid.shape, is_product)
             columns = max(1, min(NUMBERS_AT_ONCE, budget // 8) // per_column)
             stopping = Stopping(rtol=self.inner_tolerance, max_iterations=self.inner_iterations)
-            return Interpolated(W, WT, K, columns, budget, stopping)
+            return Interpolated(W, WT, K_grid, columns, budget, stopping)
 
     def _grid(self, X: Tensor) -> "Grid":
         """Return the grid over X, with a margin of one step on either side for cubic stencils."""
@@ -230,7 +231,7 @@ class Grid:
         is_product = _is_product(kernel, self.shape)
         if len(cells) ** 2 <= STORED_UP_TO * _size(self.shape, is_product):
             points = self.points(torch.stack(torch.unravel_index(cells, self.shape), 1))
-            return backend.block(kernel, points, points, precision=torch.float64)
+            return backend.bind(kernel, points).block(precision=torch.float64)
         if is_product:
             return Kronecker.of([toeplitz(column) for column in self.product_factors(kernel)], cells)
         return OnGrid(self.block_toeplitz(kernel), cells)

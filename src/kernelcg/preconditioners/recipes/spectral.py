@@ -4,10 +4,9 @@ import math
 from typing import ClassVar
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator
 
-from kernelcg.backends import Backend
-from kernelcg.kernels import Kernel
+from kernelcg.backends import KernelMatrix
 from kernelcg.preconditioners.base import Preconditioner, checked_count, require_rank_memory
 from kernelcg.preconditioners.low_rank_remainder import DiagonalRemainder, LowRankAndRemainder
 
@@ -32,11 +31,11 @@ class Spectral(Preconditioner):
     frequencies: int | None = None
     """Number of frequencies m; None means 2⌊√n⌋."""
 
-    def prepare(self, kernel: Kernel, X: Tensor, backend: Backend, generator: Generator) -> LowRankAndRemainder:
-        n, d = X.shape
+    def prepare(self, K: KernelMatrix, generator: Generator) -> LowRankAndRemainder:
+        n, d = K.X.shape
         m = max(checked_count(self.frequencies, 2 * math.isqrt(n), n, "frequencies"), 1)
-        require_rank_memory(n, 2 * m, backend)
-        frequencies = kernel.sample_frequencies(d, m, generator).to(X.device, torch.float64)
-        angles = X.double() @ frequencies.T
-        amplitude = (kernel.diagonal(X[:1].double()).detach() / m).sqrt()
+        require_rank_memory(n, 2 * m, K.budget())
+        frequencies = K.kernel.sample_frequencies(d, m, generator).to(K.device, torch.float64)
+        angles = K.X.double() @ frequencies.T
+        amplitude = (K.kernel.diagonal(K.X[:1].double()).detach() / m).sqrt()
         return LowRankAndRemainder(amplitude * torch.cat([angles.cos(), angles.sin()], dim=1), DiagonalRemainder())

@@ -2,10 +2,9 @@
 
 from typing import ClassVar
 
-from torch import Generator, Tensor
+from torch import Generator
 
-from kernelcg.backends import Backend
-from kernelcg.kernels import Kernel
+from kernelcg.backends import KernelMatrix
 from kernelcg.preconditioners.base import Preconditioner
 from kernelcg.preconditioners.low_rank_remainder import LowRankAndRemainder, sparse_remainder
 
@@ -31,5 +30,5 @@ class Vecchia(Preconditioner):
     neighbours: int = 30
     """Earlier neighbours of each point, q."""
 
-    def prepare(self, kernel: Kernel, X: Tensor, backend: Backend, generator: Generator) -> LowRankAndRemainder:
-        return LowRankAndRemainder(None, sparse_remainder(kernel, X, backend, generator, self.neighbours, None))
+    def prepare(self, K: KernelMatrix, generator: Generator) -> LowRankAndRemainder:
+        return LowRankAndRemainder(None, sparse_remainder(K, generator, self.neighbours, None))

@@ -5,7 +5,6 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.spatial import KDTree
 from torch import Tensor
 
@@ -94,19 +93,3 @@ def _by_pairs(points: Tensor, start: int, stop: int, count: int, tile: int, some
         nearest[distance == torch.inf] = -1
         pieces.append(torch.nn.functional.pad(nearest, (0, count - nearest.shape[1]), value=-1))
     return torch.cat(pieces).cpu()
-
-
-def bisected(points: Tensor, size: int) -> list[NDArray[np.int64]]:
-    """Return row numbers of blocks of at most ``size`` close points: halve the widest direction again and again."""
-    coordinates = points.cpu().numpy() if points.shape[1] else np.zeros((len(points), 1))
-    blocks: list[NDArray[np.int64]] = []
-    queue = [np.arange(len(coordinates))]
-    while queue:
-        rows = queue.pop()
-        if len(rows) <= size:
-            blocks.append(rows)
-            continue
-        widest = np.ptp(coordinates[rows], axis=0).argmax()
-        halves = np.argpartition(coordinates[rows, widest], len(rows) // 2)
-        queue += [rows[halves[: len(rows) // 2]], rows[halves[len(rows) // 2 :]]]
-    return blocks

@@ -6,8 +6,9 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kernelcg.preconditioners import neighbours as module
-from kernelcg.preconditioners.neighbours import bisected, earlier_neighbours
+from kernelcg.backends import neighbours as module
+from kernelcg.backends.neighbours import earlier_neighbours
+from kernelcg.preconditioners.blocks import bisected
 
 
 def shuffled(n, seed):

@@ -1,0 +1,108 @@
+"""Kernel matrices of sums and of multiples, made of those of their parts; whatever is left goes to tiles."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernelcg.backends.base import KernelMatrix, Points, Rows
+from kernelcg.backends.tiles import TilesMatrix
+from kernelcg.kernels import Constant, Kernel, Product, Stationary, Sum
+
+
+def matrix_of(kernel: Kernel, points: Points) -> KernelMatrix:
+    """Return K by the backend's own code; else by that for the parts of a sum or multiple; else by tiles."""
+    backend = points.backend
+    if backend.computes(kernel, points.X):
+        return backend.matrix(kernel, points)
+    whole = TilesMatrix(kernel, points)
+    if type(kernel) is Sum:
+        return SumMatrix(kernel, points, whole, matrix_of(kernel.left, points), matrix_of(kernel.right, points))
+    if type(kernel) is Product and (found := constant_factor(kernel)):
+        constant, part = found
+        first = constant is kernel.left
+        return MultipleMatrix(kernel, points, whole, constant.variance.item(), first, matrix_of(part, points))
+    return whole
+
+
+def constant_factor(kernel: Product) -> tuple[Constant, Kernel] | None:
+    """Return the constant and the other factor of a product, if one of them is a constant."""
+    for one, other in ((kernel.left, kernel.right), (kernel.right, kernel.left)):
+        if type(one) is Constant:
+            return one, other
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class InParts(KernelMatrix):
+    """A matrix whose products come from its parts; single entries are computed all at once."""
+
+    whole: TilesMatrix
+
+    def _block(self, rows: Rows, columns: Rows, dtype: torch.dtype) -> Tensor:
+        return self.whole._block(rows, columns, dtype)
+
+    def _cross_block(self, points: Tensor, columns: Rows, dtype: torch.dtype) -> Tensor:
+        return self.whole._cross_block(points, columns, dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class SumMatrix(InParts):
+    """K₁ + K₂."""
+
+    left: KernelMatrix
+    right: KernelMatrix
+
+    def _product(self, V: Tensor, dtype: torch.dtype) -> Tensor:
+        return self.left._product(V, dtype) + self.right._product(V, dtype)
+
+    def _cross(self, points: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
+        return self.left._cross(points, V, dtype) + self.right._cross(points, V, dtype)
+
+    def _gradient(
+        self, left: Tensor, right: Tensor, columns: Rows, weights: Tensor | None, dtype: torch.dtype
+    ) -> Tensor:
+        return torch.cat([part._gradient(left, right, columns, weights, dtype) for part in (self.left, self.right)])
+
+    def _local_factors(self, neighbours: Tensor, F: Tensor | None, scale: Tensor | None, diagonal: Tensor) -> Tensor:
+        return self.whole._local_factors(neighbours, F, scale, diagonal)
+
+
+@dataclass(frozen=True, eq=False)
+class MultipleMatrix(InParts):
+    """c K."""
+
+    factor: float
+    factor_first: bool
+    """Whether c comes before the hyperparameters of K."""
+    part: KernelMatrix
+
+    def _product(self, V: Tensor, dtype: torch.dtype) -> Tensor:
+        return self.factor * self.part._product(V, dtype)
+
+    def _cross(self, points: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
+        return self.factor * self.part._cross(points, V, dtype)
+
+    def _gradient(
+        self, left: Tensor, right: Tensor, columns: Rows, weights: Tensor | None, dtype: torch.dtype
+    ) -> Tensor:
+        """Return that of the part times c; the entry of log c is that of its log σ², which is the sum itself."""
+        if not self._is_fused(self.part.kernel) or self.part.kernel.parameter_names()[-1] != "variance":
+            return self.whole._gradient(left, right, columns, weights, dtype)
+        inner = self.factor * self.part._gradient(left, right, columns, weights, dtype)
+        return torch.cat([inner[-1:], inner] if self.factor_first else [inner, inner[-1:]])
+
+    def _local_factors(self, neighbours: Tensor, F: Tensor | None, scale: Tensor | None, diagonal: Tensor) -> Tensor:
+        """Return those of σ² k with c σ² in the place of σ², for all constant factors together."""
+        factor, part = self.factor, self.part
+        while isinstance(part, MultipleMatrix):
+            factor, part = factor * part.factor, part.part
+        kernel = part.kernel
+        if not (isinstance(kernel, Stationary) and self._is_fused(kernel)):
+            return self.whole._local_factors(neighbours, F, scale, diagonal)
+        scaled = kernel._with(variance=factor * kernel.variance.detach())
+        return self.backend.matrix(scaled, self.points)._local_factors(neighbours, F, scale, diagonal)
+
+    def _is_fused(self, kernel: Kernel) -> bool:
+        """Say whether the backend has code of its own for a kernel σ² k."""
+        return isinstance(kernel, Stationary) and self.backend.computes(kernel, self.X)

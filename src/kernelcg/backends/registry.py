@@ -1,0 +1,61 @@
+"""Which backends there are, and which one suits best."""
+
+from dataclasses import dataclass
+from inspect import isabstract
+
+from kernelcg.arguments import matrix
+from kernelcg.backends.base import Backend, KernelMatrix
+from kernelcg.kernels import Kernel
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Whether a backend can be used here, and why not or what it is."""
+
+    usable: bool
+    reason: str
+
+
+def classes() -> dict[str, type[Backend]]:
+    """Return every backend that has been imported, by name."""
+    found: dict[str, type[Backend]] = {}
+    queue: list[type[Backend]] = [Backend]  # type: ignore[type-abstract]
+    while queue:
+        cls = queue.pop()
+        queue.extend(cls.__subclasses__())
+        if not isabstract(cls):
+            found[cls.name()] = cls
+    return dict(sorted(found.items()))
+
+
+def available() -> dict[str, Availability]:
+    """Return every backend by name, with whether it can be used on this machine and the reason or a description."""
+    return {
+        name: Availability(reason is None, cls.description() if reason is None else reason)
+        for name, cls in classes().items()
+        for reason in [cls.why_not()]
+    }
+
+
+def named(name: str, memory: int | str | None = None, threads: int | None = None) -> Backend:
+    """Return the backend of this name; `ValueError` for a name nobody has, `RuntimeError` if it cannot be used here."""
+    found = classes()
+    if name not in found:
+        raise ValueError(f"there is no backend {name!r}; choose one of {', '.join(found)}")
+    return found[name](memory, threads)
+
+
+def default(memory: int | str | None = None, threads: int | None = None, device: str = "cpu") -> Backend:
+    """Return the backend that suits data on this type of device best, of those that can be used here."""
+    ranked = [(cls.preference(device), cls) for cls in classes().values() if cls.why_not() is None]
+    suitable = [(preference, cls) for preference, cls in ranked if preference is not None]
+    return max(suitable, key=lambda pair: pair[0])[1](memory, threads)
+
+
+def bind(kernel: Kernel, X: object, backend: Backend | None = None) -> KernelMatrix:
+    """Return K(X, X) for data in any form, by default on the best backend for where they are."""
+    data = matrix(X, "X")  # type: ignore[arg-type]  # whatever it is, it is converted or refused
+    chosen = default(device=data.device.type) if backend is None else backend
+    if not isinstance(chosen, Backend):
+        raise TypeError(f"backend must be one of kernelcg.backends, not {backend!r}")
+    return chosen.bind(kernel, data)
