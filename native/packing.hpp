@@ -67,10 +67,9 @@ void pack_panel(const MatrixView<T>& source, int64_t first, T* panel) {
 
 template <class T>
 void pack(const MatrixView<T>& source, const Panels<T>& target, int threads) {
-    const int workers = int(clamp(target.count(), 1, threads));
-    run_workers(workers, [&](int worker) {
-        const Range mine = share_of(target.count(), worker, workers);
-        for (int64_t p = mine.begin; p < mine.end; ++p) pack_panel(source, p * kPanel<T>, target.panel(p));
+    Shares panels(target.count(), items_per_copy_share(target.panel_size()));
+    run_workers(panels.workers(threads), [&](int) {
+        panels.for_each_item([&](int64_t p) { pack_panel(source, p * kPanel<T>, target.panel(p)); });
     });
 }
 
