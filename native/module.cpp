@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "dispatch.hpp"
+#include "thread_pool.hpp"
 
 namespace nb = nanobind;
 
@@ -214,7 +215,8 @@ NB_MODULE(_native, module) {
     module.def("levels", &kernelcg::level_descriptions,
                "(name, available, reason why not) for each instruction set level.");
     module.def("best_level", &kernelcg::best_level, "Index of the fastest available level.");
-    module.def("openmp", &kernelcg::has_openmp, "Whether the module runs on several threads.");
+    module.def("threads_started", &kernelcg::threads_started,
+               "Threads that this process has started to help with calls; they wait for the next one.");
     module.def("workspace_bytes", &kernelcg::workspace_bytes, "n"_a, "m"_a, "d"_a, "t"_a, "itemsize"_a, "threads"_a,
                "symmetric"_a, "Upper bound on the bytes that product allocates.");
     module.def("gradient_workspace_bytes", &kernelcg::gradient_workspace_bytes, "n"_a, "m"_a, "d"_a, "q"_a,

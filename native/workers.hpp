@@ -1,21 +1,23 @@
 // Thread-level parallelism. Work is divided into shares whose sizes depend only on the problem; workers take one share
 // after the other, each in buffers of its own, and no sum depends on who took what. Results are therefore the same for
-// every number of threads, and correct also when the OpenMP runtime grants fewer threads than workers or when OpenMP
-// is absent.
+// every number of threads, and correct also when fewer threads than workers come to help.
 #pragma once
 
 #include <cstdint>
 
 #include "simd.hpp"
+#include "thread_pool.hpp"
 
 namespace kernelcg {
 namespace KERNELCG_VARIANT {
 
-// Calls task(worker) for worker = 0 ... workers-1. Tasks must not throw: memory is allocated beforehand.
+// Calls task(worker) for worker 0 and, at the same time, for as many of 1 ... workers - 1 as there are free threads
+// for. Tasks take their work from Shares or OrderedBlocks, so that all of it is done whoever comes. They must not
+// throw: memory is allocated beforehand.
 template <class Task>
 KERNELCG_INLINE void run_workers(int workers, const Task& task) {
-#pragma omp parallel for schedule(static, 1) num_threads(workers) if (workers > 1)
-    for (int worker = 0; worker < workers; ++worker) task(worker);
+    run_with_help(
+        workers, [](const void* context, int worker) { (*static_cast<const Task*>(context))(worker); }, &task);
 }
 
 struct Range {

@@ -1,6 +1,5 @@
 """Native backend: fused C++ for RBF and Matérn kernels on the CPU, torch tiles for everything else."""
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeGuard
@@ -29,8 +28,6 @@ try:
 except ImportError as error:
     _native, _import_error = None, str(error)
 
-_IMPORTED_IN = os.getpid()
-
 MATERN_PROFILES = {0.5: 1, 1.5: 2, 2.5: 3}
 
 
@@ -52,8 +49,7 @@ class Native(Backend):
 
     RBF and Matérn kernels, their multiples and their sums are fused; other kernels, other parts of a sum and
     tensors on other devices go to `Tiles`, within the same memory bound. ``threads`` None means as many as
-    torch uses (one in a forked child); ``level`` names an instruction set (see `levels`), None means the best
-    this machine has.
+    torch uses; ``level`` names an instruction set (see `levels`), None means the best this machine has.
     """
 
     threads: int | None = None
@@ -197,8 +193,6 @@ class Native(Backend):
         return (slice(start, min(start + size, k)) for start in range(0, k, size))
 
     def _threads(self) -> int:
-        if os.getpid() != _IMPORTED_IN:
-            return 1  # OpenMP's threads do not survive a fork: a second team would wait for them for ever
         return self.threads or torch.get_num_threads()
 
     def _level(self) -> int:
