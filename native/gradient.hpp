@@ -33,18 +33,16 @@ struct GradientScratch {
           sums(carver.take<T>(most_outputs(b) * kLanes<T>)) {}
 };
 
-// Memory of the whole call.
+// Memory of the whole call, beside the points themselves.
 template <class T>
 struct GradientBuffers {
-    Panels<T> x, y, left, right;
+    Panels<T> left, right;
     double* totals;  // [block][output]
     int64_t scratch_bytes;
     char* scratch;
 
     KERNELCG_INLINE GradientBuffers(Carver& carver, const Blocking& b)
-        : x(carver, b.size.rows, b.size.features),
-          y(b.size.symmetric ? x : Panels<T>(carver, b.size.columns, b.size.features)),
-          left(carver, b.size.rows, b.size.vectors),
+        : left(carver, b.size.rows, b.size.vectors),
           right(carver, b.size.columns, b.size.vectors),
           totals(carver.take<double>(b.blocks * most_outputs(b))),
           scratch_bytes(bytes_of<GradientScratch<T>>(b)),
@@ -116,8 +114,8 @@ class GradientWorker {
 public:
     KERNELCG_INLINE GradientWorker(const Blocking& blocking, const GradientBuffers<T>& buffers,
                                    const GradientArguments<T>& arguments, int worker)
-        : blocking_(blocking), buffers_(buffers), arguments_(arguments),
-          scratch_(buffers.scratch_of(worker, blocking)),
+        : blocking_(blocking), buffers_(buffers), arguments_(arguments), x_(packed(arguments.x)),
+          y_(packed(arguments.y)), scratch_(buffers.scratch_of(worker, blocking)),
           outputs_(1 + (PerDimension ? blocking.size.features : 1)) {}
 
     void process_block(int64_t block) {
@@ -138,8 +136,8 @@ public:
 private:
     KERNELCG_INLINE void process_tile(int64_t row, int64_t panel, bool on_diagonal) {
         const int64_t features = blocking_.size.features;
-        const T* const row_features = buffers_.x.point(row);
-        const T* const panel_features = buffers_.y.panel(panel);
+        const T* const row_features = x_.point(row);
+        const T* const panel_features = y_.panel(panel);
         {
             Tile<T, kTileRows> distances;
             squared_distances<T, kTileRows>(row_features, panel_features, features, distances);
@@ -203,7 +201,8 @@ private:
     const Blocking& blocking_;
     const GradientBuffers<T>& buffers_;
     const GradientArguments<T>& arguments_;
-    GradientScratch<T> scratch_;
+    const Panels<T, const T> x_, y_;
+    const GradientScratch<T> scratch_;
     const int64_t outputs_;
 };
 
@@ -232,8 +231,6 @@ void gradient(const GradientArguments<T>& arguments) {
     const Allocation allocation(bytes_of<GradientBuffers<T>>(blocking));
     Carver carver(allocation.memory());
     const GradientBuffers<T> buffers(carver, blocking);
-    pack(arguments.x, buffers.x, arguments.threads);
-    if (!arguments.symmetric) pack(arguments.y, buffers.y, arguments.threads);
     pack(arguments.left, buffers.left, arguments.threads);
     pack(arguments.right, buffers.right, arguments.threads);
     if (arguments.per_dimension)

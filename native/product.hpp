@@ -42,10 +42,10 @@ KERNELCG_INLINE OrderedSize ordered_size(const Blocking& b) {
             slot_count(b)};
 }
 
-// Memory of the whole call.
+// Memory of the whole call, beside the points themselves.
 template <class T>
 struct ProductBuffers {
-    Panels<T> x, y, v;
+    Panels<T> v;
     Panels<T, double> totals;  // column sums over all blocks; symmetric products only
     int64_t slot_elements;
     T* slots;  // [slot]: column sums of a block, in panels; a single worker needs none
@@ -54,9 +54,7 @@ struct ProductBuffers {
     char* scratch;
 
     KERNELCG_INLINE ProductBuffers(Carver& carver, const Blocking& b)
-        : x(carver, b.size.rows, b.size.features),
-          y(b.size.symmetric ? x : Panels<T>(carver, b.size.columns, b.size.features)),
-          v(carver, b.size.columns, b.size.vectors),
+        : v(carver, b.size.columns, b.size.vectors),
           totals(carver, b.size.symmetric ? b.size.rows : 0, b.size.vectors),
           slot_elements(totals.count() * totals.panel_size()),
           slots(carver.take<T>(b.workers > 1 ? slot_elements * slot_count(b) : 0)),
@@ -85,9 +83,9 @@ template <Profile P, class T, bool Symmetric>
 class ProductWorker {
 public:
     KERNELCG_INLINE ProductWorker(const Blocking& blocking, const ProductBuffers<T>& buffers, OrderedBlocks& order,
-                                  int worker, double* out)
-        : blocking_(blocking), buffers_(buffers), order_(order), scratch_(buffers.scratch_of(worker, blocking)),
-          out_(out) {}
+                                  const ProductArguments<T>& arguments, int worker)
+        : blocking_(blocking), buffers_(buffers), order_(order), x_(packed(arguments.x)), y_(packed(arguments.y)),
+          scratch_(buffers.scratch_of(worker, blocking)), out_(arguments.out) {}
 
     void process_block(int64_t block) {
         const Range rows = rows_of_block(blocking_, block);
@@ -176,8 +174,8 @@ private:
         product.panels = panels.end - panels.begin;
         product.features = blocking_.size.features;
         product.width = vectors();
-        product.row_features = buffers_.x.point(row);
-        product.column_features = buffers_.y.panel(panels.begin);
+        product.row_features = x_.point(row);
+        product.column_features = y_.panel(panels.begin);
         product.row_vectors = Symmetric ? buffers_.v.point(row) : nullptr;
         product.column_vectors = buffers_.v.panel(panels.begin);
         product.row_sums = row_sums;
@@ -199,8 +197,9 @@ private:
     const Blocking& blocking_;
     const ProductBuffers<T>& buffers_;
     OrderedBlocks& order_;
-    ProductScratch<T> scratch_;
-    double* out_;
+    const Panels<T, const T> x_, y_;
+    const ProductScratch<T> scratch_;
+    double* const out_;
 };
 
 // out += the column sums.
@@ -218,14 +217,14 @@ void add_totals(const Blocking& blocking, const Panels<T, double>& totals, doubl
 }
 
 template <Profile P, class T, bool Symmetric>
-void run_product(const Blocking& blocking, const ProductBuffers<T>& buffers, double* out) {
+void run_product(const Blocking& blocking, const ProductBuffers<T>& buffers, const ProductArguments<T>& arguments) {
     if (Symmetric) std::memset(buffers.totals.data, 0, sizeof(double) * size_t(buffers.slot_elements));
     OrderedBlocks order(ordered_size<T>(blocking), buffers.order);
     run_workers(blocking.workers, [&](int worker) {
-        ProductWorker<P, T, Symmetric> work(blocking, buffers, order, worker, out);
+        ProductWorker<P, T, Symmetric> work(blocking, buffers, order, arguments, worker);
         for (int64_t block; (block = order.take()) >= 0;) work.process_block(block);
     });
-    if (Symmetric) add_totals<T>(blocking, buffers.totals, out);
+    if (Symmetric) add_totals<T>(blocking, buffers.totals, arguments.out);
 }
 
 template <Profile P, class T>
@@ -236,13 +235,11 @@ void product(const ProductArguments<T>& arguments) {
     const Allocation allocation(bytes_of<ProductBuffers<T>>(blocking));
     Carver carver(allocation.memory());
     const ProductBuffers<T> buffers(carver, blocking);
-    pack(arguments.x, buffers.x, arguments.threads);
-    if (!arguments.symmetric) pack(arguments.y, buffers.y, arguments.threads);
     pack(arguments.v, buffers.v, arguments.threads);
     if (arguments.symmetric)
-        run_product<P, T, true>(blocking, buffers, arguments.out);
+        run_product<P, T, true>(blocking, buffers, arguments);
     else
-        run_product<P, T, false>(blocking, buffers, arguments.out);
+        run_product<P, T, false>(blocking, buffers, arguments);
 }
 
 }  // namespace KERNELCG_VARIANT

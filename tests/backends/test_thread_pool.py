@@ -92,8 +92,10 @@ def test_the_interpreter_ends_while_threads_wait():
 def test_the_interpreter_ends_while_threads_are_at_work():
     """The product takes far longer than the interpreter needs to end, which must not wait for it."""
     script = """
-X = torch.randn(1_000_000, 3, dtype=torch.float64)
-threading.Thread(target=product, daemon=True).start()
+n, level = 1_000_000, _native.best_level()
+A = _native.Panels(torch.randn(n, 3, dtype=torch.float64), 1, level)
+V = torch.ones(n, 1, dtype=torch.float64)
+threading.Thread(target=_native.product, args=(A, None, V, V.clone(), 0, 3, level), daemon=True).start()
 while _native.threads_started() == 0:
     time.sleep(0.01)
 print("ends")

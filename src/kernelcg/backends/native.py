@@ -77,7 +77,7 @@ class Native(Backend):
         if not _fuses(kernel, X):
             return Tiles(self.memory).matmul(kernel, X, Y, V, precision=dtype)
         chunks = self._chunks(_native.workspace_bytes, X, Y, V.shape[1], dtype)
-        A, B = _scaled_inputs(kernel, X, Y, dtype)
+        A, B = self._packed_inputs(kernel, X, Y, dtype)
         columns, scale = rounded_columns(V, dtype)
         result = torch.empty(len(X), V.shape[1], dtype=torch.float64)
         for some in chunks:
@@ -165,7 +165,7 @@ class Native(Backend):
     ) -> Tensor:
         """Return the gradient in (log l, log σ²); the last entry is also Σ_j left_jᵀ K right_j itself."""
         chunks = self._chunks(_native.gradient_workspace_bytes, X, Y, left.shape[1], dtype)
-        A, B = _scaled_inputs(kernel, X, Y, dtype)
+        A, B = self._packed_inputs(kernel, X, Y, dtype)
         left, right, factor = rounded_pairs(left, right, dtype)
         per_dimension = kernel.lengthscale.numel() > 1
         total = torch.zeros(1 + (X.shape[1] if per_dimension else 1), dtype=torch.float64)
@@ -182,15 +182,32 @@ class Native(Backend):
     ) -> Iterator[slice]:
         """Yield slices of the k columns whose work space fits the budget; raise at once if not even one does."""
         size = max(k, 1)
+        packed = sum(
+            _native.panels_bytes(len(Z), Z.shape[1], itemsize)
+            for Z in ((X,) if Y is X else (X, Y))
+            for itemsize in (8, dtype.itemsize)
+        )
 
         def needed() -> int:
             work = workspace(len(X), len(Y), X.shape[1], size, dtype.itemsize, self._threads(), Y is X)
-            return _copies(X, Y, k) + work
+            return _copies(X, Y, k) + packed + work
 
         while size > 1 and needed() > self.budget():
             size = (size + 1) // 2
         require_memory(needed(), self.budget(), f"work with a {len(X)} x {len(Y)} kernel matrix")
         return (slice(start, min(start + size, k)) for start in range(0, k, size))
+
+    def _packed_inputs(self, kernel: Stationary, X: Tensor, Y: Tensor, dtype: torch.dtype) -> tuple[Any, Any]:
+        """Return Panels of X and Y, centred, in units of the lengthscale and rounded; None for Y means that it is X."""
+        centred, factors = _centred_inputs(kernel, X, Y)
+
+        def packed(Z: Tensor | None) -> Any:
+            if Z is None:
+                return None
+            panels = _native.Panels(Z.contiguous(), self._threads(), self._level())
+            return panels.scaled(factors, dtype == torch.float32)
+
+        return packed(centred[0]), packed(centred[1])
 
     def _threads(self) -> int:
         return self.threads or torch.get_num_threads()
@@ -229,17 +246,20 @@ def _profile(kernel: RBF | Matern) -> int:
     return 0 if isinstance(kernel, RBF) else MATERN_PROFILES[kernel.nu]
 
 
-def _scaled_inputs(kernel: Stationary, X: Tensor, Y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """Return X and Y centred and in units of the lengthscale, then rounded; None for Y means that it is X.
+def _centred_inputs(kernel: Stationary, X: Tensor, Y: Tensor) -> tuple[tuple[Tensor, Tensor | None], Tensor]:
+    """Return X and Y less the mean of X, None for Y meaning that it is X, and the inverse lengthscale of each feature.
 
     The compiled code takes finite numbers for granted, so others are refused here.
     """
     require_finite(X, "X")
     require_finite(Y, "Y")
     per_feature(kernel.lengthscale, X.shape[1], "lengthscale")
-    centre, lengthscale = X.detach().double().mean(0), kernel.lengthscale.detach()
+    centre = X.detach().double().mean(0)
+    factors = kernel.lengthscale.detach().double().reciprocal().expand(X.shape[1]).contiguous()
+    return (X.detach().double() - centre, None if Y is X else Y.detach().double() - centre), factors
 
-    def scaled(Z: Tensor) -> Tensor:
-        return ((Z.detach().double() - centre) / lengthscale).to(dtype).contiguous()
 
-    return scaled(X), None if Y is X else scaled(Y)
+def _scaled_inputs(kernel: Stationary, X: Tensor, Y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """Return X and Y centred and in units of the lengthscale, then rounded; None for Y means that it is X."""
+    (A, B), factors = _centred_inputs(kernel, X, Y)
+    return (A * factors).to(dtype).contiguous(), None if B is None else (B * factors).to(dtype).contiguous()
