@@ -84,15 +84,13 @@ void fill_chunk(const BlockSides<T>& sides, const BlockBuffers<T>& buffers, Rang
 }
 
 template <Profile P, class T>
-void run_block_worker(const BlockSides<T>& sides, const BlockBuffers<T>& buffers, int worker) {
+void run_block_worker(const BlockSides<T>& sides, const BlockBuffers<T>& buffers, Shares& tasks, int worker) {
     const int64_t chunk_columns = buffers.chunk_panels * kPanel<T>;
-    const int64_t chunks = divide_up(sides.columns.rows, chunk_columns);
     const int64_t row_tasks = divide_up(sides.rows.rows, kRowsPerBlockTask);
     T* const packed = buffers.chunks + worker * buffers.chunk_elements;
     T* const strip = buffers.strips + int64_t(worker) * kStripSize<T>;
-    const Range tasks = share_of(chunks * row_tasks, worker, sides.workers);
     int64_t packed_chunk = -1;
-    for (int64_t task = tasks.begin; task < tasks.end; ++task) {
+    tasks.for_each_item([&](int64_t task) {
         const int64_t chunk = task / row_tasks;
         const Range columns = {chunk * chunk_columns, smaller((chunk + 1) * chunk_columns, sides.columns.rows)};
         if (chunk != packed_chunk)
@@ -103,7 +101,7 @@ void run_block_worker(const BlockSides<T>& sides, const BlockBuffers<T>& buffers
         const int64_t first_row = task % row_tasks * kRowsPerBlockTask;
         const Range rows = {first_row, smaller(first_row + kRowsPerBlockTask, sides.rows.rows)};
         fill_chunk<P, T>(sides, buffers, rows, columns, packed, strip);
-    }
+    });
 }
 
 template <Profile P, class T>
@@ -113,7 +111,9 @@ void block(const BlockArguments<T>& arguments) {
     Carver carver(allocation.memory());
     const BlockBuffers<T> buffers(carver, sides);
     pack(sides.rows, buffers.rows, sides.workers);
-    run_workers(sides.workers, [&](int worker) { run_block_worker<P, T>(sides, buffers, worker); });
+    const int64_t chunks = divide_up(sides.columns.rows, buffers.chunk_panels * kPanel<T>);
+    Shares tasks(chunks * divide_up(sides.rows.rows, kRowsPerBlockTask), 1);
+    run_workers(sides.workers, [&](int worker) { run_block_worker<P, T>(sides, buffers, tasks, worker); });
 }
 
 }  // namespace KERNELCG_VARIANT

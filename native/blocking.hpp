@@ -1,5 +1,6 @@
 // How the pairs of points are divided: blocks of rows (one worker each), chunks of column panels (sized for the
-// cache), strips of kTileRows rows. Shared by the product and the gradient.
+// cache), strips of kTileRows rows. Shared by the product and the gradient. Blocks and chunks do not depend on the
+// number of threads, and neither do the results.
 #pragma once
 
 #include "strip.hpp"
@@ -13,6 +14,7 @@ struct Blocking {
     int64_t rows_per_block;  // a multiple of kTileRows
     int64_t panels_per_chunk;
     int64_t blocks;
+    int64_t chunks;  // of all columns
 };
 
 // Cache budgets in bytes, per chunk and per block. What a chunk holds is read again by every strip of a block and
@@ -23,13 +25,16 @@ constexpr int64_t kChunkVectorBytes = 64 * 1024;
 constexpr int64_t kBlockSumBytes = 256 * 1024;
 constexpr int64_t kLargestBlock = 256;
 
+// Blocks of a matrix at least, where its rows suffice: enough to keep 16 workers equally busy.
+constexpr int64_t kFewestBlocks = 32;
+
 // Large blocks amortise the double-precision accumulation of the column sums, which reads and writes memory
 // proportional to the number of points once per block; small ones are needed to keep all workers busy and the row sums
 // in the cache.
 template <class T>
 KERNELCG_INLINE int64_t choose_rows_per_block(const ProblemSize& size) {
     const int64_t fitting = kBlockSumBytes / (larger<int64_t>(size.vectors, 1) * KERNELCG_VECTOR_BYTES);
-    const int64_t sharing = divide_up(size.rows, 8 * int64_t(size.threads));
+    const int64_t sharing = divide_up(size.rows, kFewestBlocks);
     const int64_t rows = clamp(smaller(fitting, sharing), 4 * kTileRows, kLargestBlock);
     return round_up(rows, kTileRows);
 }
@@ -49,6 +54,7 @@ KERNELCG_INLINE Blocking make_blocking(const ProblemSize& size) {
     blocking.rows_per_block = choose_rows_per_block<T>(size);
     blocking.panels_per_chunk = choose_panels_per_chunk<T>(size);
     blocking.blocks = divide_up(size.rows, blocking.rows_per_block);
+    blocking.chunks = divide_up(panel_count<T>(size.columns), blocking.panels_per_chunk);
     blocking.workers = int(clamp(blocking.blocks, 1, size.threads));
     return blocking;
 }
@@ -66,22 +72,15 @@ KERNELCG_INLINE Range panels_for_row(const Blocking& blocking, int64_t row) {
     return {first, panel_count<T>(blocking.size.columns)};
 }
 
-// Calls visit(block) for the worker's blocks.
-template <class Visit>
-KERNELCG_INLINE void for_each_block(const Blocking& blocking, int worker, const Visit& visit) {
-    const int64_t rounds = divide_up(blocking.blocks, blocking.workers);
-    for (int64_t round = 0; round < rounds; ++round) {
-        const int64_t block = block_of_round(round, worker, blocking.workers);
-        if (block < blocking.blocks) visit(block);
-    }
-}
-
-// Calls visit(panels) for the chunks of a block, from left to right.
+// Calls visit(chunk, panels) for the chunks of a block, from left to right. Chunks begin at the same panels for all
+// blocks; the first one of a block is clipped to the panels that concern it.
 template <class T, class Visit>
 KERNELCG_INLINE void for_each_chunk(const Blocking& blocking, Range rows, const Visit& visit) {
     const Range panels = panels_for_row<T>(blocking, rows.begin);
-    for (int64_t p = panels.begin; p < panels.end; p += blocking.panels_per_chunk)
-        visit(Range{p, smaller(p + blocking.panels_per_chunk, panels.end)});
+    for (int64_t chunk = panels.begin / blocking.panels_per_chunk; chunk < blocking.chunks; ++chunk) {
+        const int64_t begin = chunk * blocking.panels_per_chunk;
+        visit(chunk, Range{larger(begin, panels.begin), smaller(begin + blocking.panels_per_chunk, panels.end)});
+    }
 }
 
 // Calls visit(row, panels, on_diagonal) for the strips of a block within one chunk; panels left of the diagonal are

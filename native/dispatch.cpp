@@ -76,12 +76,4 @@ const Variant& variant_at(int level) {
     return *chosen.variant;
 }
 
-bool has_openmp() {
-#if defined(_OPENMP)
-    return true;
-#else
-    return false;
-#endif
-}
-
 }  // namespace kernelcg

@@ -24,7 +24,4 @@ int best_level();
 // Throws std::invalid_argument when the level does not exist or is not available.
 const Variant& variant_at(int level);
 
-// Whether the module was compiled with OpenMP.
-bool has_openmp();
-
 }  // namespace kernelcg

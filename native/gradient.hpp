@@ -17,33 +17,34 @@ namespace KERNELCG_VARIANT {
 template <class T>
 constexpr int kTileSize = kTileRows * kPanel<T>;
 
-// Memory of one worker. sums and totals: the value first, then the derivatives (enough of both for every mode).
+// The value first, then the derivatives: enough for every mode.
+KERNELCG_INLINE int64_t most_outputs(const Blocking& b) { return 2 + b.size.features; }
+
+// Memory of one worker.
 template <class T>
 struct GradientScratch {
     T* distances;     // one tile
     T* multiplicity;  // one tile: the given weights, then how often each pair counts, for tiles on the diagonal
     T* sums;          // [output][lane], within a chunk
-    double* totals;   // [output]
 
     KERNELCG_INLINE GradientScratch(Carver& carver, const Blocking& b)
         : distances(carver.take<T>(kTileSize<T>)),
           multiplicity(carver.take<T>(kTileSize<T>)),
-          sums(carver.take<T>((2 + b.size.features) * kLanes<T>)),
-          totals(carver.take<double>(2 + b.size.features)) {}
+          sums(carver.take<T>(most_outputs(b) * kLanes<T>)) {}
 };
 
-// Memory of the whole call.
+// Memory of the whole call, beside the points themselves.
 template <class T>
 struct GradientBuffers {
-    Panels<T> x, y, left, right;
+    Panels<T> left, right;
+    double* totals;  // [block][output]
     int64_t scratch_bytes;
     char* scratch;
 
     KERNELCG_INLINE GradientBuffers(Carver& carver, const Blocking& b)
-        : x(carver, b.size.rows, b.size.features),
-          y(b.size.symmetric ? x : Panels<T>(carver, b.size.columns, b.size.features)),
-          left(carver, b.size.rows, b.size.vectors),
+        : left(carver, b.size.rows, b.size.vectors),
           right(carver, b.size.columns, b.size.vectors),
+          totals(carver.take<double>(b.blocks * most_outputs(b))),
           scratch_bytes(bytes_of<GradientScratch<T>>(b)),
           scratch(carver.take<char>(scratch_bytes * b.workers)) {}
 
@@ -113,30 +114,30 @@ class GradientWorker {
 public:
     KERNELCG_INLINE GradientWorker(const Blocking& blocking, const GradientBuffers<T>& buffers,
                                    const GradientArguments<T>& arguments, int worker)
-        : blocking_(blocking), buffers_(buffers), arguments_(arguments),
-          scratch_(buffers.scratch_of(worker, blocking)),
-          outputs_(1 + (PerDimension ? blocking.size.features : 1)) {
-        std::memset(scratch_.totals, 0, sizeof(double) * size_t(outputs_));
-    }
+        : blocking_(blocking), buffers_(buffers), arguments_(arguments), x_(packed(arguments.x)),
+          y_(packed(arguments.y)), scratch_(buffers.scratch_of(worker, blocking)),
+          outputs_(1 + (PerDimension ? blocking.size.features : 1)) {}
 
     void process_block(int64_t block) {
         const Range rows = rows_of_block(blocking_, block);
-        for_each_chunk<T>(blocking_, rows, [&](Range chunk) {
+        double* const totals = buffers_.totals + block * most_outputs(blocking_);
+        std::memset(totals, 0, sizeof(double) * size_t(outputs_));
+        for_each_chunk<T>(blocking_, rows, [&](int64_t, Range chunk) {
             std::memset(scratch_.sums, 0, sizeof(T) * size_t(outputs_ * kLanes<T>));
             for_each_strip<T>(blocking_, rows, chunk, [&](int64_t row, Range panels, bool on_diagonal) {
                 for (int64_t panel = panels.begin; panel < panels.end; ++panel)
                     process_tile(row, panel, on_diagonal && panel == panels.begin);
             });
             for (int64_t k = 0; k < outputs_; ++k)
-                scratch_.totals[k] += sum_of_lanes<T>(load(scratch_.sums + k * kLanes<T>));
+                totals[k] += sum_of_lanes<T>(load(scratch_.sums + k * kLanes<T>));
         });
     }
 
 private:
     KERNELCG_INLINE void process_tile(int64_t row, int64_t panel, bool on_diagonal) {
         const int64_t features = blocking_.size.features;
-        const T* const row_features = buffers_.x.point(row);
-        const T* const panel_features = buffers_.y.panel(panel);
+        const T* const row_features = x_.point(row);
+        const T* const panel_features = y_.panel(panel);
         {
             Tile<T, kTileRows> distances;
             squared_distances<T, kTileRows>(row_features, panel_features, features, distances);
@@ -200,7 +201,8 @@ private:
     const Blocking& blocking_;
     const GradientBuffers<T>& buffers_;
     const GradientArguments<T>& arguments_;
-    GradientScratch<T> scratch_;
+    const Panels<T, const T> x_, y_;
+    const GradientScratch<T> scratch_;
     const int64_t outputs_;
 };
 
@@ -208,15 +210,16 @@ template <Profile P, class T, bool PerDimension>
 void run_gradient(const Blocking& blocking, const GradientBuffers<T>& buffers,
                   const GradientArguments<T>& arguments) {
     double* const out = arguments.out;
+    Shares blocks(blocking.blocks, 1);
     run_workers(blocking.workers, [&](int worker) {
         GradientWorker<P, T, PerDimension> work(blocking, buffers, arguments, worker);
-        for_each_block(blocking, worker, [&](int64_t block) { work.process_block(block); });
+        blocks.for_each_item([&](int64_t block) { work.process_block(block); });
     });
     const int64_t outputs = 1 + (PerDimension ? blocking.size.features : 1);
     for (int64_t k = 0; k < outputs; ++k) {
         out[k] = 0;
-        for (int worker = 0; worker < blocking.workers; ++worker)
-            out[k] += buffers.scratch_of(worker, blocking).totals[k];
+        for (int64_t block = 0; block < blocking.blocks; ++block)
+            out[k] += buffers.totals[block * most_outputs(blocking) + k];
     }
 }
 
@@ -228,8 +231,6 @@ void gradient(const GradientArguments<T>& arguments) {
     const Allocation allocation(bytes_of<GradientBuffers<T>>(blocking));
     Carver carver(allocation.memory());
     const GradientBuffers<T> buffers(carver, blocking);
-    pack(arguments.x, buffers.x, arguments.threads);
-    if (!arguments.symmetric) pack(arguments.y, buffers.y, arguments.threads);
     pack(arguments.left, buffers.left, arguments.threads);
     pack(arguments.right, buffers.right, arguments.threads);
     if (arguments.per_dimension)

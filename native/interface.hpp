@@ -17,13 +17,22 @@ struct MatrixView {
     int64_t columns;
 };
 
+// Matrix in the panel layout of one variant and element type (see packing.hpp), on a cache line.
+template <class T>
+struct PackedMatrix {
+    const T* data;
+    int64_t rows;
+    int64_t columns;
+};
+
 // Inputs are checked by the caller: shapes agree, values are finite, threads >= 1.
 // `symmetric` means y = x: each pair is evaluated once and serves both of its rows.
 
 // out (x.rows by v.columns) = K(x, y) v.
 template <class T>
 struct ProductArguments {
-    MatrixView<T> x, y, v;
+    PackedMatrix<T> x, y;
+    MatrixView<T> v;
     double* out;
     bool symmetric;
     Profile profile;
@@ -31,11 +40,12 @@ struct ProductArguments {
 };
 
 // With M = left rightᵀ + factor * weights: out[0] = sum_ij M_ij k_ij, and out[1...] the derivatives of that sum with
-// respect to the logarithms of the lengthscales: one per feature, or a single shared one. The weights are symmetric, for
-// symmetric problems only, and may be absent (null).
+// respect to the logarithms of the lengthscales: one per feature, or a single shared one. The weights are symmetric,
+// for symmetric problems only, and may be absent (null).
 template <class T>
 struct GradientArguments {
-    MatrixView<T> x, y, left, right, weights;
+    PackedMatrix<T> x, y;
+    MatrixView<T> left, right, weights;
     T factor;
     double* out;
     bool symmetric;
@@ -94,6 +104,9 @@ struct Operations {
     void (*block)(const BlockArguments<T>&);
     int64_t (*product_workspace_bytes)(const ProblemSize&);
     int64_t (*gradient_workspace_bytes)(const ProblemSize&);
+    int64_t (*panels_bytes)(int64_t rows, int64_t columns);
+    // target, in the panels of T = source with column c multiplied by factors[c], rounded to T.
+    void (*scale)(const PackedMatrix<double>& source, const double* factors, T* target, int threads);
     double (*fma_rate)(int threads);
 };
 
@@ -101,6 +114,8 @@ struct Operations {
 struct Variant {
     Operations<float> single_precision;
     Operations<double> double_precision;
+    // target = source in panels.
+    void (*pack)(const MatrixView<double>& source, double* target, int threads);
     void (*local_factors)(const LocalFactorsArguments&);
     int64_t (*local_factors_workspace_bytes)(const LocalSize&);
 };

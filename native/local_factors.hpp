@@ -77,7 +77,10 @@ struct LocalScratch {
           matrix(carver.take<double>(round_up(size.neighbours + 1, kTileRows) * matrix_stride)) {}
 };
 
-KERNELCG_INLINE int local_workers(const LocalSize& size) { return int(clamp(size.points, 1, size.threads)); }
+// Consecutive points that one worker treats: the rows of F of the next point are fetched during the present one.
+constexpr int64_t kPointsPerShare = 16;
+
+KERNELCG_INLINE Shares shares_of_points(const LocalSize& size) { return {size.points, kPointsPerShare}; }
 
 // Memory of the whole call.
 struct LocalBuffers {
@@ -86,7 +89,7 @@ struct LocalBuffers {
 
     KERNELCG_INLINE LocalBuffers(Carver& carver, const LocalSize& size)
         : scratch_bytes(bytes_of<LocalScratch>(size)),
-          scratch(carver.take<char>(scratch_bytes * local_workers(size))) {}
+          scratch(carver.take<char>(scratch_bytes * shares_of_points(size).workers(size.threads))) {}
 
     KERNELCG_INLINE LocalScratch scratch_of(int worker, const LocalSize& size) const {
         Carver carver(scratch + worker * scratch_bytes);
@@ -323,11 +326,10 @@ void local_factors(const LocalFactorsArguments& arguments) {
     const Allocation allocation(bytes_of<LocalBuffers>(size));
     Carver carver(allocation.memory());
     const LocalBuffers buffers(carver, size);
-    const int workers = local_workers(size);
-    run_workers(workers, [&](int worker) {
+    Shares points = shares_of_points(size);
+    run_workers(points.workers(size.threads), [&](int worker) {
         LocalWorker<P> work(arguments, buffers.scratch_of(worker, size));
-        const Range mine = share_of(size.points, worker, workers);
-        for (int64_t point = mine.begin; point < mine.end; ++point) work.process(point);
+        points.for_each_item([&](int64_t point) { work.process(point); });
     });
 }
 

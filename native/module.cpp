@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "dispatch.hpp"
+#include "packed_points.hpp"
+#include "thread_pool.hpp"
 
 namespace nb = nanobind;
 
@@ -55,21 +57,47 @@ int checked_threads(int threads) {
     return threads;
 }
 
-// The second point set: Y, or X itself when Y is None.
+void construct_panels(PackedPoints* panels, Matrix<const double> X, int threads, int level) {
+    const MatrixView<double> points = view(X);
+    checked_threads(threads);
+    nb::gil_scoped_release release;
+    new (panels) PackedPoints(points, threads, level);
+}
+
+PackedPoints scaled_panels(const PackedPoints& panels, Vector<const double> factors, bool single) {
+    require_equal(int64_t(factors.shape(0)), panels.features(), "The length of factors");
+    nb::gil_scoped_release release;
+    return panels.scaled(factors.data(), single);
+}
+
+// The packed points, which must be of this level and hold numbers of type T.
 template <class T>
-MatrixView<T> second_points(const Matrix<const T>& X, const Matrix<const T>& Y) {
-    if (!Y.is_valid()) return view(X);
-    require_equal(int64_t(Y.shape(1)), int64_t(X.shape(1)), "The number of columns of Y");
-    return view(Y);
+PackedMatrix<T> packed_at(const PackedPoints& panels, int level) {
+    if (panels.level() != level)
+        throw std::invalid_argument("Panels made for level " + std::to_string(panels.level()) +
+                                    " cannot be used at level " + std::to_string(level) + ".");
+    return panels.view<T>();
+}
+
+// The second point set: B, or A itself when B is None.
+template <class T>
+PackedMatrix<T> second_points(const PackedPoints& A, const PackedPoints* B, int level) {
+    if (!B) return packed_at<T>(A, level);
+    require_equal(B->features(), A.features(), "The number of features of B");
+    return packed_at<T>(*B, level);
 }
 
 template <class T>
-void product(Matrix<const T> X, Matrix<const T> Y, Matrix<const T> V, Matrix<double> out, int profile, int threads,
-             int level) {
+void product(const PackedPoints& A, const PackedPoints* B, Matrix<const T> V, Matrix<double> out, int profile,
+             int threads, int level) {
     const Operations<T>& operations = operations_at<T>(level);
-    const ProductArguments<T> arguments = {
-        view(X),       second_points(X, Y), view(V), out.data(), !Y.is_valid(), checked_profile(profile),
-        checked_threads(threads)};
+    const ProductArguments<T> arguments = {packed_at<T>(A, level),
+                                           second_points<T>(A, B, level),
+                                           view(V),
+                                           out.data(),
+                                           !B,
+                                           checked_profile(profile),
+                                           checked_threads(threads)};
     require_equal(arguments.v.rows, arguments.y.rows, "The number of rows of V");
     require_equal(int64_t(out.shape(0)), arguments.x.rows, "The number of rows of out");
     require_equal(int64_t(out.shape(1)), arguments.v.columns, "The number of columns of out");
@@ -78,23 +106,23 @@ void product(Matrix<const T> X, Matrix<const T> Y, Matrix<const T> V, Matrix<dou
 }
 
 template <class T>
-void gradient(Matrix<const T> X, Matrix<const T> Y, Matrix<const T> L, Matrix<const T> R, Matrix<const T> C,
+void gradient(const PackedPoints& A, const PackedPoints* B, Matrix<const T> L, Matrix<const T> R, Matrix<const T> C,
               double factor, Vector<double> out, bool per_dimension, int profile, int threads, int level) {
     const Operations<T>& operations = operations_at<T>(level);
     const MatrixView<T> weights = C.is_valid() ? view(C) : MatrixView<T>{nullptr, 0, 0};
-    const GradientArguments<T> arguments = {view(X),
-                                            second_points(X, Y),
+    const GradientArguments<T> arguments = {packed_at<T>(A, level),
+                                            second_points<T>(A, B, level),
                                             view(L),
                                             view(R),
                                             weights,
                                             T(factor),
                                             out.data(),
-                                            !Y.is_valid(),
+                                            !B,
                                             per_dimension,
                                             checked_profile(profile),
                                             checked_threads(threads)};
     if (weights.data) {
-        require_equal(weights.rows, Y.is_valid() ? -1 : arguments.x.rows, "The number of rows of C (Y must be None)");
+        require_equal(weights.rows, B ? -1 : arguments.x.rows, "The number of rows of C (B must be None)");
         require_equal(weights.columns, arguments.x.rows, "The number of columns of C");
     }
     require_equal(arguments.left.rows, arguments.x.rows, "The number of rows of L");
@@ -108,8 +136,9 @@ void gradient(Matrix<const T> X, Matrix<const T> Y, Matrix<const T> L, Matrix<co
 template <class T>
 void block(Matrix<const T> X, Matrix<const T> Y, Matrix<T> out, int profile, int threads, int level) {
     const Operations<T>& operations = operations_at<T>(level);
-    const BlockArguments<T> arguments = {view(X), second_points(X, Y), out.data(), checked_profile(profile),
+    const BlockArguments<T> arguments = {view(X), view(Y), out.data(), checked_profile(profile),
                                          checked_threads(threads)};
+    require_equal(arguments.y.columns, arguments.x.columns, "The number of columns of Y");
     require_equal(int64_t(out.shape(0)), arguments.x.rows, "The number of rows of out");
     require_equal(int64_t(out.shape(1)), arguments.y.rows, "The number of columns of out");
     nb::gil_scoped_release release;
@@ -133,16 +162,16 @@ void local_factors(Matrix<const double> X, Matrix<const int64_t> neighbours, Mat
     if (out.size() > 0) variant.local_factors(arguments);
 }
 
-// The largest workspace over the compiled variants, which differ a little in their padding.
-template <class CountSingle, class CountDouble>
-int64_t largest_workspace(int itemsize, const CountSingle& count_single, const CountDouble& count_double) {
+// The largest count over the compiled variants, which differ a little in their padding.
+template <class Count>
+int64_t largest_over_levels(int itemsize, const Count& count) {
     if (itemsize != int(sizeof(float)) && itemsize != int(sizeof(double)))
         throw std::invalid_argument("itemsize must be 4 or 8, not " + std::to_string(itemsize) + ".");
     int64_t bytes = 0;
     for (const Level& level : levels()) {
         if (!level.variant) continue;
-        bytes = std::max(bytes, itemsize == int(sizeof(float)) ? count_single(level.variant->single_precision)
-                                                               : count_double(level.variant->double_precision));
+        bytes = std::max(bytes, itemsize == int(sizeof(float)) ? count(level.variant->single_precision)
+                                                               : count(level.variant->double_precision));
     }
     return bytes;
 }
@@ -150,14 +179,14 @@ int64_t largest_workspace(int itemsize, const CountSingle& count_single, const C
 int64_t workspace_bytes(int64_t n, int64_t m, int64_t d, int64_t t, int itemsize, int threads, bool symmetric) {
     const ProblemSize size = {n, m, d, t, checked_threads(threads), symmetric};
     const auto count = [&](const auto& operations) { return operations.product_workspace_bytes(size); };
-    return largest_workspace(itemsize, count, count);
+    return largest_over_levels(itemsize, count);
 }
 
 int64_t gradient_workspace_bytes(int64_t n, int64_t m, int64_t d, int64_t q, int itemsize, int threads,
                                  bool symmetric) {
     const ProblemSize size = {n, m, d, q, checked_threads(threads), symmetric};
     const auto count = [&](const auto& operations) { return operations.gradient_workspace_bytes(size); };
-    return largest_workspace(itemsize, count, count);
+    return largest_over_levels(itemsize, count);
 }
 
 int64_t local_factors_workspace_bytes(int64_t n, int64_t d, int64_t q, int64_t m, int threads) {
@@ -166,6 +195,11 @@ int64_t local_factors_workspace_bytes(int64_t n, int64_t d, int64_t q, int64_t m
     for (const Level& level : levels())
         if (level.variant) bytes = std::max(bytes, level.variant->local_factors_workspace_bytes(size));
     return bytes;
+}
+
+int64_t panels_bytes(int64_t n, int64_t d, int itemsize) {
+    const auto count = [&](const auto& operations) { return operations.panels_bytes(n, d); };
+    return largest_over_levels(itemsize, count);
 }
 
 double fma_rate(bool single, int threads, int level) {
@@ -188,14 +222,32 @@ auto exact_or_none(const char* name) { return nb::arg(name).noconvert().none(); 
 template <class T>
 void define_operations(nb::module_& module) {
     using nb::literals::operator""_a;
-    module.def("product", &product<T>, exact("X"), exact_or_none("Y"), exact("V"), exact("out"), "profile"_a,
-               "threads"_a, "level"_a, "out = K(X, Y) V; Y = None means Y = X and evaluates each pair once.");
-    module.def("gradient", &gradient<T>, exact("X"), exact_or_none("Y"), exact("L"), exact("R"), exact_or_none("C"),
+    module.def("product", &product<T>, "A"_a, exact_or_none("B"), exact("V"), exact("out"), "profile"_a, "threads"_a,
+               "level"_a,
+               "out = K(A, B) V for Panels A and B; B = None means B = A and evaluates each pair once.");
+    module.def("gradient", &gradient<T>, "A"_a, exact_or_none("B"), exact("L"), exact("R"), exact_or_none("C"),
                "factor"_a, exact("out"), "per_dimension"_a, "profile"_a, "threads"_a, "level"_a,
-               "With M = L R^T + factor C (C symmetric or None): out[0] = sum_ij M_ij k_ij, out[1:] its derivatives with respect to the log "
-               "lengthscales: one per feature (per_dimension) or a single shared one.");
+               "With M = L R^T + factor C (C symmetric or None): out[0] = sum_ij M_ij k_ij for Panels A and B, out[1:] "
+               "its derivatives with respect to the log lengthscales: one per feature (per_dimension) or a single "
+               "shared one.");
     module.def("block", &block<T>, exact("X"), exact("Y"), exact("out"), "profile"_a, "threads"_a, "level"_a,
                "out = K(X, Y).");
+}
+
+void define_panels(nb::module_& module) {
+    using nb::literals::operator""_a;
+    nb::class_<PackedPoints>(module, "Panels", "Points packed for products and gradients at one level; immutable.")
+        .def("__init__", &construct_panels, exact("X"), "threads"_a, "level"_a,
+             "Pack the rows of a float64 matrix; `scaled` uses as many threads.")
+        .def("scaled", &scaled_panels, exact("factors"), "single"_a,
+             "Return Panels with feature r multiplied by factors[r] and then rounded to float32 (single) or not.")
+        .def_prop_ro("rows", &PackedPoints::rows)
+        .def_prop_ro("features", &PackedPoints::features)
+        .def_prop_ro("single", &PackedPoints::single, "Whether the numbers are float32; else they are float64.")
+        .def_prop_ro("level", &PackedPoints::level)
+        .def_prop_ro("bytes", &PackedPoints::bytes, "Memory that the packed points occupy.");
+    module.def("panels_bytes", &panels_bytes, "n"_a, "d"_a, "itemsize"_a,
+               "Upper bound on the bytes of Panels of n points with d features.");
 }
 
 }  // namespace
@@ -204,6 +256,8 @@ void define_operations(nb::module_& module) {
 NB_MODULE(_native, module) {
     using nb::literals::operator""_a;
     module.doc() = "Matrix-free kernel products and gradients on the CPU.";
+    nb::set_leak_warnings(false);  // Panels that still exist when the interpreter ends do no harm
+    kernelcg::define_panels(module);
     kernelcg::define_operations<float>(module);
     kernelcg::define_operations<double>(module);
     module.def("local_factors", &kernelcg::local_factors, kernelcg::exact("X"), kernelcg::exact("neighbours"),
@@ -214,11 +268,13 @@ NB_MODULE(_native, module) {
     module.def("levels", &kernelcg::level_descriptions,
                "(name, available, reason why not) for each instruction set level.");
     module.def("best_level", &kernelcg::best_level, "Index of the fastest available level.");
-    module.def("openmp", &kernelcg::has_openmp, "Whether the module runs on several threads.");
+    module.def("threads_started", &kernelcg::threads_started,
+               "Threads that this process has started to help with calls; they wait for the next one.");
     module.def("workspace_bytes", &kernelcg::workspace_bytes, "n"_a, "m"_a, "d"_a, "t"_a, "itemsize"_a, "threads"_a,
-               "symmetric"_a, "Upper bound on the bytes that product allocates.");
+               "symmetric"_a, "Upper bound on the bytes that product allocates, Panels not counted.");
     module.def("gradient_workspace_bytes", &kernelcg::gradient_workspace_bytes, "n"_a, "m"_a, "d"_a, "q"_a,
-               "itemsize"_a, "threads"_a, "symmetric"_a, "Upper bound on the bytes that gradient allocates.");
+               "itemsize"_a, "threads"_a, "symmetric"_a,
+               "Upper bound on the bytes that gradient allocates, Panels not counted.");
     module.def("local_factors_workspace_bytes", &kernelcg::local_factors_workspace_bytes, "n"_a, "d"_a, "q"_a, "m"_a,
                "threads"_a, "Upper bound on the bytes that local_factors allocates.");
     module.def("fma_rate", &kernelcg::fma_rate, "single"_a, "threads"_a, "level"_a,

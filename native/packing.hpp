@@ -45,6 +45,9 @@ struct Panels {
     KERNELCG_INLINE Panels(Carver& carver, int64_t points_, int64_t width_)
         : data(carver.take<Element>(panel_count<T>(points_) * kPanel<T> * width_)), points(points_), width(width_) {}
 
+    KERNELCG_INLINE Panels(Element* data_, int64_t points_, int64_t width_)
+        : data(data_), points(points_), width(width_) {}
+
     KERNELCG_INLINE int64_t count() const { return panel_count<T>(points); }
     KERNELCG_INLINE int64_t panel_size() const { return width * kPanel<T>; }
     KERNELCG_INLINE Element* panel(int64_t index) const { return data + index * panel_size(); }
@@ -67,10 +70,51 @@ void pack_panel(const MatrixView<T>& source, int64_t first, T* panel) {
 
 template <class T>
 void pack(const MatrixView<T>& source, const Panels<T>& target, int threads) {
-    const int workers = int(clamp(target.count(), 1, threads));
-    run_workers(workers, [&](int worker) {
-        const Range mine = share_of(target.count(), worker, workers);
-        for (int64_t p = mine.begin; p < mine.end; ++p) pack_panel(source, p * kPanel<T>, target.panel(p));
+    Shares panels(target.count(), items_per_copy_share(target.panel_size()));
+    run_workers(panels.workers(threads), [&](int) {
+        panels.for_each_item([&](int64_t p) { pack_panel(source, p * kPanel<T>, target.panel(p)); });
+    });
+}
+
+// Points that the caller has packed.
+template <class T>
+KERNELCG_INLINE Panels<T, const T> packed(const PackedMatrix<T>& matrix) {
+    return {matrix.data, matrix.rows, matrix.columns};
+}
+
+inline void pack_points(const MatrixView<double>& source, double* target, int threads) {
+    pack(source, Panels<double>(target, source.rows, source.columns), threads);
+}
+
+template <class T>
+int64_t panels_bytes(int64_t rows, int64_t columns) {
+    Carver counting;
+    Panels<T>(counting, rows, columns);
+    return counting.bytes();
+}
+
+// A panel of T takes up one or several panels of double; zeros where there are none.
+template <class T>
+void scale_panel(const Panels<double, const double>& source, const double* factors, int64_t index, T* target) {
+    static_assert(kPanel<T> % kPanel<double> == 0, "panels of double must not straddle panels of T");
+    constexpr int64_t parts = kPanel<T> / kPanel<double>;
+    for (int64_t part = 0; part < parts; ++part) {
+        const int64_t p = index * parts + part;
+        const bool present = p < source.count();
+        for (int64_t c = 0; c < source.width; ++c) {
+            T* const to = target + c * kPanel<T> + part * kPanel<double>;
+            const double* const from = present ? source.panel(p) + c * kPanel<double> : nullptr;
+            for (int64_t i = 0; i < kPanel<double>; ++i) to[i] = present ? T(factors[c] * from[i]) : T(0);
+        }
+    }
+}
+
+template <class T>
+void scale(const PackedMatrix<double>& source, const double* factors, T* target, int threads) {
+    const Panels<T> result(target, source.rows, source.columns);
+    Shares panels(result.count(), items_per_copy_share(result.panel_size()));
+    run_workers(panels.workers(threads), [&](int) {
+        panels.for_each_item([&](int64_t p) { scale_panel<T>(packed(source), factors, p, result.panel(p)); });
     });
 }
 

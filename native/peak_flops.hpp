@@ -40,9 +40,12 @@ double fma_rate(int threads) {
     double best = 0, elapsed = 0;
     while (elapsed < measuring_time) {
         const auto begin = Clock::now();
+        Shares chains(threads, 1);
         run_workers(threads, [&](int) {
-            volatile double sink = run_chains<T>(steps, start);
-            (void)sink;
+            chains.for_each_item([&](int64_t) {
+                volatile double sink = run_chains<T>(steps, start);
+                (void)sink;
+            });
         });
         const double seconds = double((Clock::now() - begin).count()) * Clock::period::num / Clock::period::den;
         best = larger(best, work / seconds);

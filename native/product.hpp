@@ -2,13 +2,15 @@
 //
 // Within a strip sums are kept in T; they are added to double-precision accumulators after every block of rows
 // (column direction) and every kColumnsPerFlush columns (row direction), so that the error of a float product does
-// not grow with the number of points.
+// not grow with the number of points. The row sums of a block are of this block alone. The column sums of a symmetric
+// product are added up over the blocks, in the order of the blocks (see ordered_blocks.hpp).
 #pragma once
 
 #include <cstring>
 
 #include "accumulate.hpp"
 #include "blocking.hpp"
+#include "ordered_blocks.hpp"
 
 namespace kernelcg {
 namespace KERNELCG_VARIANT {
@@ -21,34 +23,54 @@ struct ProductScratch {
     T* strip;
     T* row_sums;     // [row of the block][vector][lane]
     T* column_sums;  // panels of the chunk
-    Panels<T, double> totals;
 
-    ProductScratch() = default;
     KERNELCG_INLINE ProductScratch(Carver& carver, const Blocking& b)
         : strip(carver.take<T>(kStripSize<T>)),
           row_sums(carver.take<T>(b.rows_per_block * b.size.vectors * kLanes<T>)),
-          column_sums(carver.take<T>(b.size.symmetric ? b.panels_per_chunk * b.size.vectors * kPanel<T> : 0)) {
-        if (b.size.symmetric) totals = Panels<T, double>(carver, b.size.rows, b.size.vectors);
-    }
+          column_sums(carver.take<T>(b.size.symmetric ? b.panels_per_chunk * b.size.vectors * kPanel<T> : 0)) {}
 };
 
-// Memory of the whole call.
+// Blocks whose column sums may have to wait for those of an earlier block. Twice the number of workers lets the others
+// go on for a while when one of them is interrupted.
+KERNELCG_INLINE int64_t slot_count(const Blocking& b) {
+    return b.workers > 1 ? smaller<int64_t>(2 * b.workers + 2, b.blocks) : 1;
+}
+
+template <class T>
+KERNELCG_INLINE OrderedSize ordered_size(const Blocking& b) {
+    return {b.blocks, b.size.symmetric ? b.chunks : 0, b.rows_per_block, b.panels_per_chunk * kPanel<T>,
+            slot_count(b)};
+}
+
+// Memory of the whole call, beside the points themselves.
 template <class T>
 struct ProductBuffers {
-    Panels<T> x, y, v;
+    Panels<T> v;
+    Panels<T, double> totals;  // column sums over all blocks; symmetric products only
+    int64_t slot_elements;
+    T* slots;  // [slot]: column sums of a block, in panels; a single worker needs none
+    OrderedMemory order;
     int64_t scratch_bytes;
     char* scratch;
 
     KERNELCG_INLINE ProductBuffers(Carver& carver, const Blocking& b)
-        : x(carver, b.size.rows, b.size.features),
-          y(b.size.symmetric ? x : Panels<T>(carver, b.size.columns, b.size.features)),
-          v(carver, b.size.columns, b.size.vectors),
+        : v(carver, b.size.columns, b.size.vectors),
+          totals(carver, b.size.symmetric ? b.size.rows : 0, b.size.vectors),
+          slot_elements(totals.count() * totals.panel_size()),
+          slots(carver.take<T>(b.workers > 1 ? slot_elements * slot_count(b) : 0)),
+          order(ordered_memory(carver, ordered_size<T>(b))),
           scratch_bytes(bytes_of<ProductScratch<T>>(b)),
           scratch(carver.take<char>(scratch_bytes * b.workers)) {}
 
     KERNELCG_INLINE ProductScratch<T> scratch_of(int worker, const Blocking& b) const {
         Carver carver(scratch + worker * scratch_bytes);
         return ProductScratch<T>(carver, b);
+    }
+
+private:
+    static KERNELCG_INLINE OrderedMemory ordered_memory(Carver& carver, const OrderedSize& size) {
+        return {carver.take<int64_t>(size.parts), carver.take<int64_t>(size.slots),
+                carver.take<char>(size.slots * size.parts)};
     }
 };
 
@@ -60,21 +82,20 @@ int64_t product_workspace_bytes(const ProblemSize& size) {
 template <Profile P, class T, bool Symmetric>
 class ProductWorker {
 public:
-    KERNELCG_INLINE ProductWorker(const Blocking& blocking, const ProductBuffers<T>& buffers, int worker, double* out)
-        : blocking_(blocking), buffers_(buffers), scratch_(buffers.scratch_of(worker, blocking)), out_(out) {
-        if (Symmetric)
-            std::memset(scratch_.totals.data, 0,
-                        sizeof(double) * size_t(scratch_.totals.count() * scratch_.totals.panel_size()));
-    }
+    KERNELCG_INLINE ProductWorker(const Blocking& blocking, const ProductBuffers<T>& buffers, OrderedBlocks& order,
+                                  const ProductArguments<T>& arguments, int worker)
+        : blocking_(blocking), buffers_(buffers), order_(order), x_(packed(arguments.x)), y_(packed(arguments.y)),
+          scratch_(buffers.scratch_of(worker, blocking)), out_(arguments.out) {}
 
     void process_block(int64_t block) {
         const Range rows = rows_of_block(blocking_, block);
-        if (!Symmetric) std::memset(out_ + rows.begin * vectors(), 0, sizeof(double) * size_t(block_entries(rows)));
+        std::memset(out_ + rows.begin * vectors(), 0, sizeof(double) * size_t(block_entries(rows)));
         clear_row_sums();
         int64_t columns_since_flush = 0;
-        for_each_chunk<T>(blocking_, rows, [&](Range chunk) {
-            process_chunk(rows, chunk);
-            columns_since_flush += (chunk.end - chunk.begin) * kPanel<T>;
+        for_each_chunk<T>(blocking_, rows, [&](int64_t chunk, Range panels) {
+            process_chunk(rows, panels);
+            if (Symmetric) give_column_sums(block, chunk, panels);
+            columns_since_flush += (panels.end - panels.begin) * kPanel<T>;
             if (columns_since_flush >= kColumnsPerFlush) {
                 flush_row_sums(rows);
                 clear_row_sums();
@@ -94,16 +115,41 @@ private:
         std::memset(scratch_.row_sums, 0, sizeof(T) * size_t(blocking_.rows_per_block * vectors() * kLanes<T>));
     }
 
+    KERNELCG_INLINE int64_t panel_entries(Range panels) const {
+        return (panels.end - panels.begin) * vectors() * kPanel<T>;
+    }
+
     void process_chunk(Range rows, Range chunk) {
-        const int64_t chunk_entries = (chunk.end - chunk.begin) * vectors() * kPanel<T>;
-        if (Symmetric) std::memset(scratch_.column_sums, 0, sizeof(T) * size_t(chunk_entries));
+        if (Symmetric) std::memset(scratch_.column_sums, 0, sizeof(T) * size_t(panel_entries(chunk)));
         for_each_strip<T>(blocking_, rows, chunk, [&](int64_t row, Range panels, bool on_diagonal) {
             process_strip(row, panels, on_diagonal, row_sums_at(rows, row), chunk.begin);
         });
-        if (Symmetric) {
-            double* const totals = scratch_.totals.panel(chunk.begin);
-            for (int64_t k = 0; k < chunk_entries; ++k) totals[k] += double(scratch_.column_sums[k]);
+    }
+
+    // Adds the column sums of a chunk to the totals, or leaves them for later when those of earlier blocks are missing.
+    void give_column_sums(int64_t block, int64_t chunk, Range panels) {
+        if (!order_.is_due(block, chunk)) {
+            const size_t bytes = sizeof(T) * size_t(panel_entries(panels));
+            std::memcpy(slot_panel(block, panels.begin), scratch_.column_sums, bytes);
+            if (order_.leave(block, chunk)) return;
         }
+        add_column_sums(scratch_.column_sums, panels);
+        while (order_.advance(block, chunk)) {
+            ++block;
+            const int64_t first_row = rows_of_block(blocking_, block).begin;
+            panels.begin = larger(panels.begin, panels_for_row<T>(blocking_, first_row).begin);
+            add_column_sums(slot_panel(block, panels.begin), panels);
+        }
+    }
+
+    KERNELCG_INLINE T* slot_panel(int64_t block, int64_t panel) const {
+        return buffers_.slots + order_.slot_of(block) * buffers_.slot_elements + panel * vectors() * kPanel<T>;
+    }
+
+    void add_column_sums(const T* sums, Range panels) {
+        double* const totals = buffers_.totals.panel(panels.begin);
+        const int64_t entries = panel_entries(panels);
+        for (int64_t k = 0; k < entries; ++k) totals[k] += double(sums[k]);
     }
 
     void process_strip(int64_t row, Range panels, bool on_diagonal, T* row_sums, int64_t first_chunk_panel) {
@@ -128,8 +174,8 @@ private:
         product.panels = panels.end - panels.begin;
         product.features = blocking_.size.features;
         product.width = vectors();
-        product.row_features = buffers_.x.point(row);
-        product.column_features = buffers_.y.panel(panels.begin);
+        product.row_features = x_.point(row);
+        product.column_features = y_.panel(panels.begin);
         product.row_vectors = Symmetric ? buffers_.v.point(row) : nullptr;
         product.column_vectors = buffers_.v.panel(panels.begin);
         product.row_sums = row_sums;
@@ -139,48 +185,46 @@ private:
         return product;
     }
 
-    // Adds the row sums of a block to the result: the worker's totals, or directly `out`, whose rows it owns then.
+    // Adds the row sums of a block to its rows of `out`, which no other block writes.
     void flush_row_sums(Range rows) {
         for (int64_t row = rows.begin; row < rows.end; ++row) {
             const T* sums = row_sums_at(rows, row);
-            double* const target = Symmetric ? scratch_.totals.point(row) : out_ + row * vectors();
-            constexpr int64_t stride = Symmetric ? kPanel<T> : 1;
-            for (int64_t q = 0; q < vectors(); ++q, sums += kLanes<T>)
-                target[q * stride] += sum_of_lanes<T>(load(sums));
+            double* const target = out_ + row * vectors();
+            for (int64_t q = 0; q < vectors(); ++q, sums += kLanes<T>) target[q] += sum_of_lanes<T>(load(sums));
         }
     }
 
     const Blocking& blocking_;
     const ProductBuffers<T>& buffers_;
-    ProductScratch<T> scratch_;
-    double* out_;
+    OrderedBlocks& order_;
+    const Panels<T, const T> x_, y_;
+    const ProductScratch<T> scratch_;
+    double* const out_;
 };
 
-// out = sum of the workers' totals, in the order of the workers.
+// out += the column sums.
 template <class T>
-void add_totals(const Blocking& blocking, const ProductBuffers<T>& buffers, double* out) {
+void add_totals(const Blocking& blocking, const Panels<T, double>& totals, double* out) {
     const int64_t vectors = blocking.size.vectors;
-    run_workers(blocking.workers, [&](int self) {
-        const Range mine = share_of(blocking.size.rows, self, blocking.workers);
-        for (int worker = 0; worker < blocking.workers; ++worker) {
-            const Panels<T, double> totals = buffers.scratch_of(worker, blocking).totals;
-            for (int64_t row = mine.begin; row < mine.end; ++row) {
-                const double* const source = totals.point(row);
-                double* const target = out + row * vectors;
-                for (int64_t q = 0; q < vectors; ++q)
-                    target[q] = (worker == 0 ? 0.0 : target[q]) + source[q * kPanel<T>];
-            }
-        }
+    Shares rows(blocking.size.rows, items_per_copy_share(vectors));
+    run_workers(rows.workers(blocking.size.threads), [&](int) {
+        rows.for_each_item([&](int64_t row) {
+            const double* const source = totals.point(row);
+            double* const target = out + row * vectors;
+            for (int64_t q = 0; q < vectors; ++q) target[q] += source[q * kPanel<T>];
+        });
     });
 }
 
 template <Profile P, class T, bool Symmetric>
-void run_product(const Blocking& blocking, const ProductBuffers<T>& buffers, double* out) {
+void run_product(const Blocking& blocking, const ProductBuffers<T>& buffers, const ProductArguments<T>& arguments) {
+    if (Symmetric) std::memset(buffers.totals.data, 0, sizeof(double) * size_t(buffers.slot_elements));
+    OrderedBlocks order(ordered_size<T>(blocking), buffers.order);
     run_workers(blocking.workers, [&](int worker) {
-        ProductWorker<P, T, Symmetric> work(blocking, buffers, worker, out);
-        for_each_block(blocking, worker, [&](int64_t block) { work.process_block(block); });
+        ProductWorker<P, T, Symmetric> work(blocking, buffers, order, arguments, worker);
+        for (int64_t block; (block = order.take()) >= 0;) work.process_block(block);
     });
-    if (Symmetric) add_totals<T>(blocking, buffers, out);
+    if (Symmetric) add_totals<T>(blocking, buffers.totals, arguments.out);
 }
 
 template <Profile P, class T>
@@ -191,13 +235,11 @@ void product(const ProductArguments<T>& arguments) {
     const Allocation allocation(bytes_of<ProductBuffers<T>>(blocking));
     Carver carver(allocation.memory());
     const ProductBuffers<T> buffers(carver, blocking);
-    pack(arguments.x, buffers.x, arguments.threads);
-    if (!arguments.symmetric) pack(arguments.y, buffers.y, arguments.threads);
     pack(arguments.v, buffers.v, arguments.threads);
     if (arguments.symmetric)
-        run_product<P, T, true>(blocking, buffers, arguments.out);
+        run_product<P, T, true>(blocking, buffers, arguments);
     else
-        run_product<P, T, false>(blocking, buffers, arguments.out);
+        run_product<P, T, false>(blocking, buffers, arguments);
 }
 
 }  // namespace KERNELCG_VARIANT

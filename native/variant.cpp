@@ -3,8 +3,8 @@
 #include "gradient.hpp"
 #include "interface.hpp"
 #include "local_factors.hpp"
-#include "product.hpp"
 #include "peak_flops.hpp"
+#include "product.hpp"
 
 namespace kernelcg {
 namespace KERNELCG_VARIANT {
@@ -58,6 +58,8 @@ constexpr Operations<T> operations() {
         for_profile<RunBlock, BlockArguments<T>>,
         product_workspace_bytes<T>,
         gradient_workspace_bytes<T>,
+        panels_bytes<T>,
+        scale<T>,
         fma_rate<T>,
     };
 }
@@ -65,6 +67,7 @@ constexpr Operations<T> operations() {
 constexpr Variant kVariant = {
     operations<float>(),
     operations<double>(),
+    pack_points,
     for_profile<RunLocalFactors, LocalFactorsArguments>,
     local_factors_workspace_bytes,
 };

@@ -1,9 +1,9 @@
 """Native backend: fused C++ for RBF and Matérn kernels on the CPU."""
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Self, TypeGuard
+from functools import cached_property
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -20,7 +20,8 @@ try:
 except ImportError as error:
     _native, _import_error = None, str(error)
 
-_IMPORTED_IN = os.getpid()
+USUAL_THREADS = 8
+"""Threads whose work space is reckoned with at least: columns are divided alike on machines of up to so many."""
 
 MATERN_PROFILES = {0.5: 1, 1.5: 2, 2.5: 3}
 
@@ -35,8 +36,8 @@ class Native(Backend):
     """C++ products and gradients by symmetric, cache-blocked, vectorised tiles of direct differences.
 
     RBF and Matérn kernels are computed here, and with them their multiples and sums. ``threads`` None means as many as
-    torch uses (one in a forked child); ``level`` names an instruction set (see `levels`), None means the best this
-    machine has.
+    torch uses; ``level`` names an instruction set (see `levels`), None means the best this machine has. The number of
+    threads changes no bit of a result.
     """
 
     level: str | None = None
@@ -64,17 +65,32 @@ class Native(Backend):
     def computes(self, kernel: Kernel, X: Tensor) -> bool:
         return X.device.type == "cpu" and _is_known(kernel)
 
+    def place(self, X: Tensor) -> Points:
+        """Return the data centred, and packed in the order in which the compiled code reads them."""
+        points = super().place(X)
+        on_cpu = X.device.type == "cpu"
+        panels = _native.Panels(points.centred.contiguous(), *self.how()) if on_cpu else None
+        return PackedPoints(points.X, self, points.centre, points.centred, panels)
+
     def matrix(self, kernel: Kernel, points: Points) -> KernelMatrix:
-        return NativeMatrix.of(kernel, points, self)
+        if not isinstance(points, PackedPoints) or not _is_known(kernel):
+            raise TypeError(f"the native backend does not compute {kernel!r} at these data")
+        per_feature(kernel.lengthscale, points.X.shape[1], "lengthscale")
+        factors = kernel.lengthscale.detach().double().reciprocal().expand(points.X.shape[1]).contiguous()
+        profile = 0 if isinstance(kernel, RBF) else MATERN_PROFILES[kernel.nu]
+        return NativeMatrix(kernel, points, self, points.panels, factors, kernel.variance.item(), profile)
 
     def how(self) -> tuple[int, int]:
-        """Return the threads and the number of the instruction set that the next call uses.
-
-        OpenMP's threads do not survive a fork: in a child a second team would wait for them for ever.
-        """
-        forked = os.getpid() != _IMPORTED_IN
-        threads = 1 if forked else self.threads or torch.get_num_threads()
+        """Return the threads and the number of the instruction set that the next call uses."""
+        threads = self.threads or torch.get_num_threads()
         return threads, _native.best_level() if self.level is None else list(levels()).index(self.level)
+
+
+@dataclass(frozen=True, eq=False)
+class PackedPoints(Points):
+    """Points and their panels, in float64 and without a lengthscale: packed once, scaled for every kernel."""
+
+    panels: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,38 +98,50 @@ class NativeMatrix(KernelMatrix):
     """σ² profile(|x − y|²) with x and y in units of the lengthscale."""
 
     native: Native
-    scaled: Tensor  # (n, d) float64, X − centre in lengthscales
-    lengthscale: Tensor
+    panels: Any
+    factors: Tensor  # (d,) reciprocals of the lengthscales, float64
     variance: float
     profile: int
 
-    @classmethod
-    def of(cls, kernel: Kernel, points: Points, native: Native) -> Self:
-        """Scale the centred data."""
-        if not _is_known(kernel):
-            raise TypeError(f"the native backend does not compute {kernel!r}")
-        per_feature(kernel.lengthscale, points.X.shape[1], "lengthscale")
-        lengthscale = kernel.lengthscale.detach()
-        scaled = (points.centred / lengthscale).contiguous()
-        profile = 0 if isinstance(kernel, RBF) else MATERN_PROFILES[kernel.nu]
-        return cls(kernel, points, native, scaled, lengthscale, kernel.variance.item(), profile)
+    # the data in units of the lengthscale, made when they are first asked for
+
+    @cached_property
+    def _double(self) -> Any:
+        return self.panels.scaled(self.factors, False)
+
+    @cached_property
+    def _single(self) -> Any:
+        return self.panels.scaled(self.factors, True)
+
+    @cached_property
+    def scaled(self) -> Tensor:
+        """Return (n, d) X − centre in lengthscales, row by row."""
+        return (self.points.centred * self.factors).contiguous()
+
+    def _panels(self, dtype: torch.dtype) -> Any:
+        return self._single if dtype == torch.float32 else self._double
+
+    def _packed(self, rows: Tensor, dtype: torch.dtype) -> Any:
+        """Return panels of some rows that are centred, but not scaled yet."""
+        return _native.Panels(rows.contiguous(), *self.native.how()).scaled(self.factors, dtype == torch.float32)
+
+    # products
 
     def _product(self, V: Tensor, dtype: torch.dtype) -> Tensor:
         chunks = self._chunks(_native.workspace_bytes, len(self), len(self), V.shape[1], dtype, symmetric=True)
-        return self._multiplied(self.scaled.to(dtype), None, V, chunks, dtype)
+        return self._multiplied(self._panels(dtype), None, V, chunks, dtype)
 
     def _cross(self, points: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
         chunks = self._chunks(_native.workspace_bytes, len(points), len(self), V.shape[1], dtype, symmetric=False)
-        return self._multiplied(self._scaled(points, dtype), self.scaled.to(dtype), V, chunks, dtype)
+        own = self._packed(points.detach().double() - self.points.centre, dtype)
+        return self._multiplied(own, self._panels(dtype), V, chunks, dtype)
 
-    def _multiplied(
-        self, A: Tensor, B: Tensor | None, V: Tensor, chunks: Iterator[slice], dtype: torch.dtype
-    ) -> Tensor:
+    def _multiplied(self, A: Any, B: Any, V: Tensor, chunks: Iterator[slice], dtype: torch.dtype) -> Tensor:
         """Return K(A, B) V a few columns at a time; B = None stands for A."""
         columns, scale = rounded_columns(V, dtype)
-        result = torch.empty(len(A), V.shape[1], dtype=torch.float64)
+        result = torch.empty(A.rows, V.shape[1], dtype=torch.float64)
         for some in chunks:
-            out = torch.empty(len(A), some.stop - some.start, dtype=torch.float64)
+            out = torch.empty(A.rows, some.stop - some.start, dtype=torch.float64)
             _native.product(A, B, columns[:, some].contiguous(), out, self.profile, *self.native.how())
             result[:, some] = out
         return result.mul_(scale * self.variance).to(V.dtype)
@@ -124,11 +152,11 @@ class NativeMatrix(KernelMatrix):
         """Return the gradient in (log l, log σ²); the last entry is also Σ_j left_jᵀ K right_j itself."""
         symmetric, k = columns is None, left.shape[1]
         chunks = self._chunks(_native.gradient_workspace_bytes, len(self), len(right), k, dtype, symmetric=symmetric)
-        A = self.scaled.to(dtype)
-        B = None if symmetric else rows_of(A, columns).contiguous()
+        A = self._panels(dtype)
+        B = None if symmetric else self._packed(rows_of(self.points.centred, columns), dtype)
         left, right, factor = rounded_pairs(left, right, dtype)
-        per_dimension = self.lengthscale.numel() > 1
-        total = torch.zeros(1 + (A.shape[1] if per_dimension else 1), dtype=torch.float64)
+        per_dimension = self.kernel.lengthscale.numel() > 1  # type: ignore[attr-defined]
+        total = torch.zeros(1 + (A.features if per_dimension else 1), dtype=torch.float64)
         C = None if weights is None else weights.to(dtype).contiguous()
         for some in chunks:
             L, R, out = left[:, some].contiguous(), right[:, some].contiguous(), torch.empty_like(total)
@@ -172,7 +200,7 @@ class NativeMatrix(KernelMatrix):
 
     def _scaled(self, points: Tensor, dtype: torch.dtype) -> Tensor:
         """Return further points as `scaled` has X, then rounded."""
-        return ((points.detach().double() - self.points.centre) / self.lengthscale).to(dtype).contiguous()
+        return ((points.detach().double() - self.points.centre) * self.factors).to(dtype).contiguous()
 
     # sizes that fit the budget
 
@@ -187,11 +215,14 @@ class NativeMatrix(KernelMatrix):
         self, workspace: Callable[..., int], n: int, m: int, k: int, dtype: torch.dtype, *, symmetric: bool
     ) -> Iterator[slice]:
         """Yield slices of the k columns whose work space fits the budget; raise at once if not even one does."""
-        size, budget, threads = max(k, 1), self.budget(), self.native.how()[0]
+        size, budget, d = max(k, 1), self.budget(), self.X.shape[1]
+        threads = max(self.native.how()[0], USUAL_THREADS)
+        kept = (n,) if symmetric else (n, m)
+        packed = sum(_native.panels_bytes(rows, d, each) for rows in kept for each in (8, dtype.itemsize))
 
         def needed() -> int:
             work = workspace(n, m, self.X.shape[1], size, dtype.itemsize, threads, symmetric)
-            return self._copies(n, m, k) + work
+            return self._copies(n, m, k) + packed + work
 
         while size > 1 and needed() > budget:
             size = (size + 1) // 2

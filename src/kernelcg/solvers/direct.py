@@ -27,9 +27,7 @@ def direct(monitor: Monitor) -> Tensor:
     Costs n³/6 multiply-adds and `factor_bytes` of memory; one or two products check the result.
     """
     A = monitor.exact
-    require_memory(
-        factor_bytes(len(A)), A.memory_budget(), f"the Cholesky factor of the {len(A)} x {len(A)} matrix"
-    )
+    require_memory(factor_bytes(len(A)), A.memory_budget(), f"the Cholesky factor of the {len(A)} x {len(A)} matrix")
     monitor.spectrum.enabled = False
     try:
         monitor.preconditioner = CholeskyFactor(A.dense())

@@ -1,0 +1,58 @@
+#include "ordered_blocks.hpp"
+
+#include <algorithm>
+
+namespace kernelcg {
+
+OrderedBlocks::OrderedBlocks(const OrderedSize& size, const OrderedMemory& memory) : size_(size), memory_(memory) {
+    std::fill_n(memory_.turns, size_.parts, int64_t(0));
+    std::fill_n(memory_.missing, size_.slots, int64_t(0));
+    std::fill_n(memory_.left, size_.slots * size_.parts, char(0));
+}
+
+OrderedBlocks::~OrderedBlocks() = default;
+
+// Blocks are taken in their order and only with a free slot: the first block that has not been added entirely always
+// has its slot, somebody works on it, and whoever waits here is woken in the end.
+int64_t OrderedBlocks::take() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    slot_became_free_.wait(
+        lock, [&] { return next_block_ >= size_.blocks || memory_.missing[slot_of(next_block_)] == 0; });
+    if (next_block_ >= size_.blocks) return -1;
+    const int64_t block = next_block_++;
+    if (size_.parts > 0)
+        memory_.missing[slot_of(block)] = size_.parts - block * size_.rows_per_block / size_.entries_per_part;
+    if (next_block_ == size_.blocks) slot_became_free_.notify_all();  // nothing is left to wait for
+    return block;
+}
+
+int64_t OrderedBlocks::slot_of(int64_t block) const { return block % size_.slots; }
+
+bool OrderedBlocks::is_due(int64_t block, int64_t part) const {
+    return __atomic_load_n(memory_.turns + part, __ATOMIC_ACQUIRE) == block;
+}
+
+bool OrderedBlocks::leave(int64_t block, int64_t part) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (memory_.turns[part] == block) return false;
+    left_flag(block, part) = 1;
+    return true;
+}
+
+bool OrderedBlocks::advance(int64_t block, int64_t part) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    __atomic_store_n(memory_.turns + part, block + 1, __ATOMIC_RELEASE);
+    if (--memory_.missing[slot_of(block)] == 0) slot_became_free_.notify_all();
+    // A set flag of this slot and part belongs to block + 1 and to no other: an earlier block with the same slot has
+    // been added, and a later one waits for the slot.
+    char& next_left = left_flag(block + 1, part);
+    const bool more = next_left != 0;
+    next_left = 0;
+    return more;
+}
+
+char& OrderedBlocks::left_flag(int64_t block, int64_t part) {
+    return memory_.left[slot_of(block) * size_.parts + part];
+}
+
+}  // namespace kernelcg
