@@ -16,7 +16,7 @@ class Forecast:
     """
 
     def __init__(self, thresholds: Tensor, patience: int, per_iteration: float | None = None):
-        self.thresholds, self.patience = thresholds.clamp_min(1e-300), patience
+        self.thresholds, self.patience = thresholds.cpu().clamp_min(1e-300), patience
         self.per_iteration = per_iteration
         self.distances: list[float] = []
         self.seconds = 0.0

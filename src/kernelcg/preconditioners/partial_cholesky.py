@@ -10,6 +10,7 @@ from torch import Generator, Tensor
 
 from kernelcg.backends import KernelMatrix
 from kernelcg.preconditioners.base import require_rank_memory
+from kernelcg.solvers.reading import Floats, read
 
 EXHAUSTED = 1e-14
 """A remaining trace or pivot below this multiple of the original one is rounding."""
@@ -39,9 +40,8 @@ class PartialCholesky:
         return float(self.remainder.sum()) / self.trace if self.trace > 0 else 0.0
 
 
-Floats = NDArray[np.float64]
-Choose = Callable[[Tensor, Callable[[Tensor], Floats]], tuple[Tensor, Floats]]
-"""From diag E and a function that gives E_TT for rows T: the pivots of the next block, and the factor of their E."""
+Choose = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""From diag E: the rows proposed as the next pivots, and for each the limit that its pivot must exceed in its turn."""
 
 
 def no_pivots(K: KernelMatrix) -> PartialCholesky:
@@ -62,7 +62,8 @@ def extended(
     r"""Return the factorisation grown until tr(K − F Fᵀ) ≤ tolerance·tr K, or to ``rank`` columns.
 
     With E = K − F Fᵀ and pivots T, :math:`F \gets [F, E_{:T} L^{-\top}]` where :math:`L L^\top = E_{TT}`.
-    Costs n (rank) kernel entries and O(n rank²) in matrix products; nothing but F grows with n.
+    Costs n (rank) kernel entries and O(n rank²) in matrix products; nothing but F grows with n. Reads once for each
+    block of pivots.
     """
     if not 0 <= tolerance <= 1:
         raise ValueError(f"tolerance must be in [0, 1], relative to the trace of K, not {tolerance!r}")
@@ -74,31 +75,29 @@ def extended(
     F[:, : previous.rank] = previous.F
     pivots, remainder, m = [previous.pivots], previous.remainder.clone(), previous.rank
 
-    def residual(rows: Tensor) -> Floats:
+    while m < rank:
+        rows, limits = choose(remainder)
         E = K.block(rows, rows, precision=torch.float64)
-        return E.addmm_(F[rows, :m], F[rows, :m].T, alpha=-1).cpu().numpy()
-
-    while m < rank and float(remainder.sum()) > max(tolerance, EXHAUSTED) * previous.trace:
-        chosen, L = choose(remainder, residual)
-        chosen, L = chosen[: rank - m], L[: rank - m, : rank - m]
-        if len(chosen) == 0:
+        E.addmm_(F[rows, :m], F[rows, :m].T, alpha=-1)
+        small, thresholds, numbers, [left] = read(E, limits, rows, remainder.sum()[None])
+        accepted, L = accept(small, thresholds, rank - m)
+        if left <= max(tolerance, EXHAUSTED) * previous.trace or len(accepted) == 0:
             break
+        pivots.append(torch.from_numpy(numbers[accepted].astype(np.int64)))
+        chosen = pivots[-1].to(K.device)
         E = K.block(None, chosen, precision=torch.float64)
         E.addmm_(F[:, :m], F[chosen, :m].T, alpha=-1)
         new = torch.linalg.solve_triangular(torch.from_numpy(L).to(E).mT, E, upper=True, left=False)
         F[:, m : m + len(chosen)] = new
         remainder = (remainder - new.square().sum(1)).clamp_min_(0.0)
         remainder[chosen] = 0.0
-        pivots.append(chosen.cpu())
         m += len(chosen)
     return PartialCholesky(F if m == rank else F[:, :m].clone(), torch.cat(pivots), remainder, previous.trace)
 
 
-def greedy(remainder: Tensor, block: Callable[[Tensor], Floats]) -> tuple[Tensor, Floats]:
+def greedy(remainder: Tensor) -> tuple[Tensor, Tensor]:
     """Choose the one point that is explained worst."""
-    worst = remainder.argmax()[None]
-    pivot = block(worst)
-    return (worst, np.sqrt(pivot)) if pivot[0, 0] > 0 else (worst[:0], pivot[:0, :0])
+    return remainder.argmax()[None], remainder.new_zeros(1)
 
 
 def random_pivots(generator: Generator) -> Choose:
@@ -113,25 +112,31 @@ def random_pivots(generator: Generator) -> Choose:
     Embrace rejection.
     """
 
-    def choose(remainder: Tensor, block: Callable[[Tensor], Floats]) -> tuple[Tensor, Floats]:
-        proposals = torch.multinomial(remainder.cpu(), PROPOSALS, replacement=True, generator=generator)
-        proposals = proposals.to(remainder.device)
-        limits = torch.rand(PROPOSALS, generator=generator, dtype=torch.float64).numpy()
-        drawn = remainder[proposals].cpu().numpy()
-        accepted, L = accept(block(proposals), limits * drawn, EXHAUSTED * float(remainder.max()))
-        return proposals[torch.from_numpy(accepted).to(remainder.device)], L
+    def choose(remainder: Tensor) -> tuple[Tensor, Tensor]:
+        places, shares = (_uniform(generator).to(remainder.device) for _ in range(2))
+        cumulative = remainder.cumsum(0)
+        proposals = torch.searchsorted(cumulative / cumulative[-1], places).clamp_max(len(remainder) - 1)
+        limits = (shares * remainder[proposals]).maximum(EXHAUSTED * remainder.max())
+        return proposals, limits
 
     return choose
 
 
-def accept(E: Floats, limits: Floats, smallest: float) -> tuple[NDArray[np.int64], Floats]:
-    """Return which proposals have a pivot above their limit, in turn, and the Cholesky factor of their E."""
+def _uniform(generator: Generator) -> Tensor:
+    return torch.rand(PROPOSALS, generator=generator, dtype=torch.float64)
+
+
+def accept(E: Floats, limits: Floats, most: int) -> tuple[NDArray[np.int64], Floats]:
+    """Return which proposals have a pivot above their limit, in turn, and the Cholesky factor of their E.
+
+    No more than ``most`` are accepted.
+    """
     count = len(E)
     L = np.zeros((count, count))
     accepted: list[int] = []
     diagonal = E.diagonal().copy()
     for i in range(count):
-        if diagonal[i] > max(limits[i], smallest):
+        if diagonal[i] > limits[i] and len(accepted) < most:
             column = E[:, i] - L[:, : len(accepted)] @ L[i, : len(accepted)]
             L[:, len(accepted)] = column / np.sqrt(diagonal[i])
             diagonal -= L[:, len(accepted)] ** 2
@@ -143,14 +148,9 @@ def accept(E: Floats, limits: Floats, smallest: float) -> tuple[NDArray[np.int64
 
 def weighted(choose: Choose, weights: Tensor) -> Choose:
     """Return the rule for D^½ E D^½ with D = diag(weights), where rows matter more or less than others."""
-    root = weights.sqrt()
 
-    def rule(remainder: Tensor, block: Callable[[Tensor], Floats]) -> tuple[Tensor, Floats]:
-        def scaled(rows: Tensor) -> Floats:
-            own = root[rows].cpu().numpy()
-            return own[:, None] * block(rows) * own
-
-        chosen, L = choose(remainder * weights, scaled)
-        return chosen, L / root[chosen].cpu().numpy()[:, None]
+    def rule(remainder: Tensor) -> tuple[Tensor, Tensor]:
+        rows, limits = choose(remainder * weights)
+        return rows, limits / weights[rows]
 
     return rule

@@ -1,9 +1,14 @@
 """Block preconditioned conjugate gradients."""
 
+from dataclasses import dataclass
+
+import numpy as np
 import torch
 from torch import Tensor
 
+from kernelcg.solvers.columns import column_norms
 from kernelcg.solvers.monitor import Monitor
+from kernelcg.solvers.reading import Flags, Floats, read
 
 DEPENDENT = 1e-10
 """Directions with a relative singular value below this are dropped from the block."""
@@ -31,42 +36,88 @@ def block_pcg(monitor: Monitor) -> Tensor:
     gradient method, BIT 57.
     """
     X, R = monitor.begin()
-    Z = monitor.preconditioned(R)
-    previous: Directions | None = None
+    span = Span.of(monitor, R, previous=None)
 
-    while monitor.wants_more(R, Z):
-        active = monitor.active.nonzero()[:, 0]
-        D, H = next_directions(Z[:, active], previous)
+    while monitor.wants_more():
+        active = monitor.columns
+        D, Z, H = span.directions(monitor.active)
         AD = monitor.counted @ D
         G = symmetric(D.T @ AD)
-        monitor.spectrum.add_block(Z[:, active], R[:, active], D, G, previous, H)
+        monitor.spectrum.add_block(Z, R[:, active], D, G, span.previous, H)
         steps = monitor.block_step(G, D.T @ R[:, active])
         X = X.index_add(1, active, D @ steps)
-        R = monitor.checked(X, R.index_add(1, active, -(AD @ steps)))
-        Z = monitor.preconditioned(R)
-        previous = None if monitor.restarts() else (D, AD, G)
+        R, span = checked_span(monitor, X, R.index_add(1, active, -(AD @ steps)), (D, AD, G))
 
     return X
 
 
-def next_directions(Z: Tensor, previous: Directions | None) -> tuple[Tensor, Tensor | None]:
-    """Return an orthonormal basis of Z − D H and H = (DᵀAD)⁻¹(AD)ᵀZ; that of Z if nothing else is left."""
-    if previous is not None:
+@dataclass(frozen=True, eq=False)
+class Span:
+    """Where the next directions lie: Z − D₋H = Q T diag(‖z‖), for the columns that were active when it was computed."""
+
+    columns: Flags  # (k,)
+    Z: Tensor  # (n, w)
+    H: Tensor | None  # None without previous directions D₋
+    Q: Tensor  # (n, min(n, w))
+    T: Floats  # (min(n, w), w), on the host
+    previous: Directions | None
+
+    @classmethod
+    def of(cls, monitor: Monitor, R: Tensor, previous: Directions | None) -> "Span":
+        """Return the span of the next directions for the residuals R. Reads T."""
+        Z = monitor.preconditioned(R)[:, monitor.columns]
+        H, Q, T = conjugated(Z, previous)
+        [triangle] = read(T)
+        return cls(monitor.active, Z, H, Q, triangle, previous)
+
+    def directions(self, active: Flags) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return D, an orthonormal basis of Z − D₋H or else of Z, with Z and H, all for the active columns alone."""
+        kept = np.flatnonzero(active[self.columns])
+        columns = torch.from_numpy(kept).to(self.Q.device)
+        Z = self.Z[:, columns]
+        if self.H is not None:
+            D = orthonormal_basis(self.Q, self.T[:, kept], least=0)
+            if D.shape[1]:
+                return D, Z, self.H[:, columns]
+            _, Q, T = conjugated(Z, None)
+            [triangle] = read(T)
+            return orthonormal_basis(Q, triangle, least=1), Z, None
+        return orthonormal_basis(self.Q, self.T[:, kept], least=1), Z, None
+
+
+def checked_span(monitor: Monitor, X: Tensor, R: Tensor, previous: Directions) -> tuple[Tensor, Span]:
+    """Return the checked residuals and the span of the next directions, both by one read.
+
+    The span is computed before it is known which columns converged. Those that did are left out of it afterwards; it is
+    computed anew, with a read of its own, if a column goes on with another residual.
+    """
+    columns = monitor.active
+    Z = monitor.preconditioned(R)[:, monitor.columns]
+    H, Q, T = conjugated(Z, previous)
+    R, [triangle] = monitor.checked_with(X, R, T)
+    if monitor.must_precondition_again:
+        return R, Span.of(monitor, R, None if monitor.restarts() else previous)
+    return R, Span(columns, Z, H, Q, triangle, previous)
+
+
+def conjugated(Z: Tensor, previous: Directions | None) -> tuple[Tensor | None, Tensor, Tensor]:
+    """Return H = (DᵀAD)⁻¹(AD)ᵀZ and Q T = (Z − D H) / ‖z‖; without previous directions H is None, and zero here."""
+    size = column_norms(Z)
+    if previous is None:
+        H, W = None, Z
+    else:
         D, AD, G = previous
-        H = torch.linalg.solve(G, AD.T @ Z)
-        basis = orthonormal_basis(Z - D @ H, relative_to=Z)
-        if basis.shape[1]:
-            return basis, H
-    return orthonormal_basis(Z, relative_to=Z), None
+        H = torch.linalg.solve_ex(G, AD.T @ Z).result
+        W = Z - D @ H
+    Q, T = torch.linalg.qr(W / torch.where(size > 0, size, 1.0))
+    return H, Q, T
 
 
-def orthonormal_basis(Z: Tensor, relative_to: Tensor) -> Tensor:
-    """Return orthonormal columns that span Z up to `DEPENDENT`, column by column relative to another block."""
-    size = torch.linalg.vector_norm(relative_to, dim=0)
-    scaled = Z / torch.where(size > 0, size, 1.0)
-    Q, triangle = torch.linalg.qr(scaled)
-    U, values, _ = torch.linalg.svd(triangle, full_matrices=False)
-    return Q @ U[:, values > DEPENDENT]
+def orthonormal_basis(Q: Tensor, T: Floats, least: int) -> Tensor:
+    """Return orthonormal columns that span Q T up to `DEPENDENT`, and zeros if these are fewer than ``least``."""
+    U, values, _ = np.linalg.svd(np.nan_to_num(T), full_matrices=False)
+    kept = values > DEPENDENT
+    return Q @ torch.from_numpy((U * kept)[:, : max(least, int(kept.sum()))]).to(Q.device)
 
 
 def symmetric(M: Tensor) -> Tensor:

@@ -32,9 +32,9 @@ def direct(monitor: Monitor) -> Tensor:
     try:
         monitor.preconditioner = CholeskyFactor(A.dense())
     except LinAlgError:
-        X, R = monitor.begin()
+        X, _ = monitor.begin()
         monitor.retire(monitor.active, Status.INDEFINITE_OPERATOR)
-        monitor.wants_more(R, R)
+        monitor.wants_more()
         return X
     monitor.counted = A
     return pcg(monitor)

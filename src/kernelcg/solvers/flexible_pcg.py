@@ -4,8 +4,8 @@ from collections import deque
 
 from torch import Tensor
 
+from kernelcg.solvers.columns import dot, ratio
 from kernelcg.solvers.monitor import Monitor
-from kernelcg.solvers.pcg import dot, ratio
 
 DIRECTIONS_KEPT = 20
 
@@ -27,7 +27,7 @@ def flexible_pcg(monitor: Monitor) -> Tensor:
     Z = monitor.preconditioned(R)
     past: deque[tuple[Tensor, Tensor, Tensor]] = deque(maxlen=DIRECTIONS_KEPT)
 
-    while monitor.wants_more(R, Z):
+    while monitor.wants_more():
         D = Z
         for direction, product, curvature in past:
             D = D - ratio(dot(Z, product), curvature) * direction

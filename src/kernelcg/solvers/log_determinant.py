@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from scipy.stats import t as student_t
 from torch import Generator, Tensor
@@ -12,6 +13,7 @@ from torch import Generator, Tensor
 from kernelcg.operators import ConstantInvertible, Counting, Identity, as_operator, in_best_precision
 from kernelcg.randomness import rademacher
 from kernelcg.solvers.lanczos import TridiagonalLanczos
+from kernelcg.solvers.reading import Floats
 from kernelcg.solvers.report import Status
 
 
@@ -101,7 +103,7 @@ def log_determinant(
         standard_error=_standard_error(quadrature.values),
         lower=shift + quadrature.lower,
         upper=shift + quadrature.upper,
-        per_probe=shift + quadrature.values,
+        per_probe=torch.from_numpy(shift + quadrature.values).to(like.device),
         status=quadrature.status,
         iterations=len(lanczos.alphas),
         products=counted.tally.products,
@@ -113,7 +115,7 @@ def log_determinant(
 
 @dataclass(frozen=True, eq=False)
 class _Quadrature:
-    values: Tensor
+    values: Floats
     lower: float
     upper: float
     status: Status
@@ -124,7 +126,7 @@ def _run(
     lanczos: TridiagonalLanczos, floor: float | None, tolerance: float | None, n: int, max_iterations: int
 ) -> _Quadrature:
     """Step until the quadrature error is small beside the standard error."""
-    unknown = torch.full((lanczos.q.shape[1],), torch.nan, dtype=torch.float64, device=lanczos.q.device)
+    unknown = np.full(lanczos.q.shape[1], np.nan)
     failed = _Quadrature(unknown, -math.inf, math.inf, Status.INDEFINITE_PRECONDITIONER)
     if lanczos.indefinite:
         return failed
@@ -135,58 +137,56 @@ def _run(
         if steps < min(next_check, max_iterations):
             continue
         next_check = steps + 1 + steps // 5
-        T = lanczos.matrices()
-        if not bool(T.isfinite().all()):
+        T, beta = lanczos.matrices()
+        if not np.isfinite(T).all():
             return replace(failed, status=Status.NOT_FINITE)
-        lowest = float(torch.linalg.eigvalsh(T).min())
+        lowest = float(np.linalg.eigvalsh(T).min())
         if not lowest > 0:
             return replace(failed, status=Status.INDEFINITE_OPERATOR)
         if floor is not None and lowest < (1 - 1e-8) * floor:
             tried = (f"spectrum_floor={floor:.3g} was dropped: a Ritz value of {lowest:.3g} proves it wrong",)
             floor = None
-        result = _evaluate(lanczos, T, floor, n, tried)
-        gap = float((result.values - before).abs().max()) if floor is None else (result.upper - result.lower) / 2
+        result = _evaluate(T, beta, floor, n, tried)
+        gap = float(abs(result.values - before).max()) if floor is None else (result.upper - result.lower) / 2
         allowed = _standard_error(result.values) / 20 if tolerance is None else tolerance
-        exhausted = bool((lanczos.betas[-1] == 0).all())
+        exhausted = bool((beta == 0).all())
         if exhausted or gap <= max(allowed if math.isfinite(allowed) else 1e-6 * n, 1e-13 * n):
             return replace(result, status=Status.CONVERGED)
         before = result.values
     return result
 
 
-def _evaluate(
-    lanczos: TridiagonalLanczos, T: Tensor, floor: float | None, n: int, tried: tuple[str, ...]
-) -> _Quadrature:
+def _evaluate(T: Floats, beta: Floats, floor: float | None, n: int, tried: tuple[str, ...]) -> _Quadrature:
     """Return Gauss quadrature, or with a floor the middle between it and Gauss–Radau, of every probe."""
     gauss = n * _log_moment(T)
     if floor is None:
         return _Quadrature(gauss, -math.inf, float(gauss.mean()), Status.MAX_ITERATIONS, tried)
-    radau = n * _log_moment(_with_node(T, lanczos.betas[-1], floor))
+    radau = n * _log_moment(_with_node(T, beta, floor))
     middle, lower, upper = (gauss + radau) / 2, float(radau.mean()), float(gauss.mean())
     return _Quadrature(middle, lower, upper, Status.MAX_ITERATIONS, tried)
 
 
-def _log_moment(T: Tensor) -> Tensor:
+def _log_moment(T: Floats) -> Floats:
     """Return e₁ᵀ log(T) e₁ of each matrix."""
-    values, vectors = torch.linalg.eigh(T)
-    return (vectors[:, 0].square() * values.log()).sum(1)
+    values, vectors = np.linalg.eigh(T)
+    moments: Floats = (vectors[:, 0] ** 2 * np.log(values)).sum(1)
+    return moments
 
 
-def _with_node(T: Tensor, beta: Tensor, node: float) -> Tensor:
+def _with_node(T: Floats, beta: Floats, node: float) -> Floats:
     """Return T extended by one row such that ``node`` is an eigenvalue: the Gauss–Radau rule.
 
     The new corner is node + β² e_mᵀ(T − node I)⁻¹ e_m (Golub & Meurant 2010, section 6.2.2).
     """
     k, m, _ = T.shape
-    values, vectors = torch.linalg.eigh(T)
-    gaps = (values - node).clamp_min(1e-14 * values[:, -1:])  # rounding may put a Ritz value below the floor
-    corner = node + beta.square() * (vectors[:, -1].square() / gaps).sum(1)
-    extended = T.new_zeros(k, m + 1, m + 1)
+    values, vectors = np.linalg.eigh(T)
+    gaps = np.maximum(values - node, 1e-14 * values[:, -1:])  # rounding may put a Ritz value below the floor
+    extended = np.zeros((k, m + 1, m + 1))
     extended[:, :m, :m] = T
-    extended[:, m, m] = corner
+    extended[:, m, m] = node + beta**2 * (vectors[:, -1] ** 2 / gaps).sum(1)
     extended[:, m, m - 1] = extended[:, m - 1, m] = beta
     return extended
 
 
-def _standard_error(values: Tensor) -> float:
-    return float(values.std() / math.sqrt(len(values))) if len(values) > 1 else math.inf
+def _standard_error(values: Floats) -> float:
+    return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.inf

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
@@ -21,9 +22,13 @@ from kernelcg.operators import (
     in_best_precision,
 )
 from kernelcg.solvers.lanczos import BlockLanczos
+from kernelcg.solvers.reading import Floats
 from kernelcg.solvers.report import SolveReport, Status
 
-FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"sqrt": torch.sqrt, "inverse_sqrt": torch.rsqrt, "log": torch.log}
+Function = Callable[[Floats], Floats]
+"""f of the eigenvalues of a small matrix."""
+
+FUNCTIONS: dict[str, Function] = {"sqrt": np.sqrt, "inverse_sqrt": lambda values: values**-0.5, "log": np.log}
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,14 +100,14 @@ def sample(
     operator = in_best_precision(as_operator(A))
     like = torch.zeros((), dtype=torch.float64, device=operator.device)
     P = Identity(len(operator), like) if preconditioner is None else preconditioner
-    return _krylov(operator, P.sample(generator, count).double(), P, torch.sqrt, rtol, max_iterations)
+    return _krylov(operator, P.sample(generator, count).double(), P, np.sqrt, rtol, max_iterations)
 
 
 def _krylov(
     A: LinearOperator,
     W: Tensor,
     P: Invertible,
-    function: Callable[[Tensor], Tensor],
+    function: Function,
     rtol: float,
     max_iterations: int,
 ) -> FunctionReport:
@@ -122,21 +127,21 @@ def _krylov(
         if steps < next_check and not krylov.exhausted:
             continue
         next_check = steps + 1 + steps // 8
-        if krylov.indefinite or not bool(krylov.T.isfinite().all()):
+        if krylov.indefinite or not np.isfinite(krylov.T).all():
             reason = Status.INDEFINITE_PRECONDITIONER if krylov.indefinite else Status.NOT_FINITE
             return _ended(W.new_full(W.shape, torch.nan), reason, steps, counted, began)
-        values, vectors = torch.linalg.eigh(krylov.T)
-        if not bool(values[0] > 0):
+        values, vectors = np.linalg.eigh(krylov.T)
+        if not values[0] > 0:
             return _ended(W.new_full(W.shape, torch.nan), Status.INDEFINITE_OPERATOR, steps, counted, began)
         coefficients = krylov.coefficients(function(values), vectors)
         error.update(coefficients, condition=float(values[-1] / values[0]), exact=krylov.exhausted)
-        if bool((error.estimate <= rtol * torch.linalg.vector_norm(coefficients, dim=0)).all()):
+        if (error.estimate <= rtol * np.linalg.norm(coefficients, axis=0)).all():
             status = Status.CONVERGED
-    value = krylov.Q[:, : len(coefficients)] @ coefficients
+    value = krylov.Q[:, : len(coefficients)] @ torch.from_numpy(coefficients).to(W.device)
     if krylov.exhausted and steps == 0:  # nothing to multiply: all columns are zero, or P⁻¹ says so
         status = Status.INDEFINITE_PRECONDITIONER if krylov.indefinite else Status.CONVERGED
         value = W.new_full(W.shape, torch.nan) if krylov.indefinite else value
-        error.estimate = W.new_zeros(())
+        error.estimate = np.zeros(())
     return _ended(value, status, steps, counted, began, error.estimate)
 
 
@@ -148,22 +153,22 @@ class Extrapolation:
     """
 
     def __init__(self) -> None:
-        self.coefficients: Tensor | None = None
-        self.change: Tensor | None = None
-        self.estimate = torch.tensor(torch.inf, dtype=torch.float64)
+        self.coefficients: Floats | None = None
+        self.change: Floats | None = None
+        self.estimate: Floats = np.array(np.inf)
 
-    def update(self, coefficients: Tensor, *, condition: float, exact: bool) -> None:
+    def update(self, coefficients: Floats, *, condition: float, exact: bool) -> None:
         """Take the next approximation; ``exact`` if the Krylov space is invariant and only rounding is left."""
         if self.coefficients is not None:
-            change_of = coefficients.clone()
+            change_of = coefficients.copy()
             change_of[: len(self.coefficients)] -= self.coefficients
-            change = torch.linalg.vector_norm(change_of, dim=0)
+            change = np.linalg.norm(change_of, axis=0)
             if self.change is not None:
-                rate = (change / self.change.clamp_min(1e-300)).clamp(0.5, 10 / 11)
+                rate = (change / self.change.clip(1e-300)).clip(0.5, 10 / 11)
                 self.estimate = change * rate / (1 - rate)
             self.change = change
-        rounding = 1e-14 * condition**0.5 * torch.linalg.vector_norm(coefficients, dim=0)
-        self.estimate = rounding if exact else torch.maximum(self.estimate.to(rounding), rounding)
+        rounding = 1e-14 * condition**0.5 * np.linalg.norm(coefficients, axis=0)
+        self.estimate = rounding if exact else np.maximum(self.estimate, rounding)
         self.coefficients = coefficients
 
 
@@ -175,15 +180,16 @@ def columns_for(A: LinearOperator, V: Any) -> Tensor:
     return block
 
 
-def _named(function: str) -> Callable[[Tensor], Tensor]:
+def _named(function: str) -> Function:
     if function not in FUNCTIONS:
         raise ValueError(f"function must be one of {', '.join(FUNCTIONS)}, not {function!r}")
     return FUNCTIONS[function]
 
 
 def _ended(
-    value: Tensor, status: Status, steps: int, counted: Counting, began: float, estimate: Tensor | None = None
+    value: Tensor, status: Status, steps: int, counted: Counting, began: float, estimate: Floats | None = None
 ) -> FunctionReport:
-    error = value.new_full((value.shape[1],), torch.inf) if estimate is None else estimate.expand(value.shape[1])
+    estimates = np.broadcast_to(np.inf if estimate is None else estimate, value.shape[1]).copy()
+    error = torch.from_numpy(estimates).to(value.device)
     tally = counted.tally
     return FunctionReport(value, error, status, steps, tally.products, tally.columns, time.perf_counter() - began)

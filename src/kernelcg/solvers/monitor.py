@@ -2,13 +2,21 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kernelcg.operators import Counting, CountsInner, Identity, Invertible, LinearOperator, in_best_precision
+from kernelcg.solvers.columns import column_norms, power_of_two_near
+from kernelcg.solvers.reading import Flags, Floats, read
 from kernelcg.solvers.report import Progress, SolveReport, Status, Stopping
 from kernelcg.solvers.ritz import Spectrum
+from kernelcg.solvers.stagnation import Stagnation
 
 CHECK_AFTER_DROP = 100.0
 """With reduced-precision products, recompute b − Ax each time the residual has fallen by this factor."""
@@ -29,6 +37,14 @@ ASYMMETRY = 1e-3
 """Relative difference of uᵀP⁻¹v and vᵀP⁻¹u above which P⁻¹ is called unsymmetric."""
 
 
+@dataclass(frozen=True, eq=False)
+class Question:
+    """Numbers that are still on the device, and what to decide once they are on the host."""
+
+    numbers: tuple[Tensor, ...]
+    decide: Callable[..., None]
+
+
 class Monitor:
     """Watches a solve: limits, thresholds, true residuals, precision, history, and the reason of every end.
 
@@ -37,11 +53,16 @@ class Monitor:
     whenever it fell by a factor of 100 (residual replacement, which is iterative refinement without losing the
     Krylov space), and products move to float64 for good once that stops helping.
 
+    An iteration copies numbers from the device to the host once, in `checked`. What `step_length`, `block_step` and
+    `preconditioned` have to ask is kept until then; they replace what is not usable by zero on the device, so that
+    nothing can go wrong in the meantime.
+
     References
     ----------
     van der Vorst & Ye (2000), Residual replacement strategies for Krylov subspace iterative methods.
     """
 
+    @np.errstate(all="ignore")
     def __init__(
         self,
         A: LinearOperator,
@@ -55,57 +76,59 @@ class Monitor:
         self.began = time.perf_counter()
         self.counted = Counting(A)
         self.exact = in_best_precision(self.counted)
-        self.scale = _power_of_two_near(B)
+        self.scale = power_of_two_near(B)
         self.B, self.start = B / self.scale, None if start is None else start / self.scale
         self.stopping, self.callback, self.method = stopping, callback, method
         self.preconditioner = preconditioner
         self.inner_before = _inner_columns(preconditioner)
-        self.norms_of_B = torch.linalg.vector_norm(self.B, dim=0)
-        self.thresholds = (stopping.rtol * self.norms_of_B).maximum(stopping.atol / self.scale)
-        self.active = torch.ones(B.shape[1], dtype=torch.bool, device=B.device)
-        self.reasons: list[Status] = [Status.MAX_ITERATIONS] * B.shape[1]
-        self.iterations = torch.zeros(B.shape[1], dtype=torch.int64, device=B.device)
-        self.true_norms = torch.full_like(self.thresholds, torch.inf)
+        self.norms_of_B, scale = read(column_norms(self.B), self.scale)
+        self.thresholds = np.maximum(stopping.rtol * self.norms_of_B, stopping.atol / scale)
+        k = B.shape[1]
+        self.reasons: list[Status] = [Status.MAX_ITERATIONS] * k
+        self.iterations = np.zeros(k, dtype=np.int64)
+        self.norms = self.norms_of_B
+        self.true_norms = np.full(k, np.inf)
         self.last_check = self.true_norms
-        self.history: list[Tensor] = []
-        self.replaced = torch.zeros_like(self.active)
-        self.must_restart = False
-        self.best = torch.full_like(self.thresholds, torch.inf)
-        self.gain, self.recent_gain = torch.zeros_like(self.best), torch.zeros_like(self.best)
-        self.idle = 0
+        self.history: list[Floats] = []
+        self.replaced = self.nothing = torch.zeros(k, dtype=torch.bool, device=B.device)
+        self.must_restart = self.must_precondition_again = False
+        self.stagnation = Stagnation(k)
         self.notes: list[str] = []
         self.spectrum = Spectrum()
         self._first: tuple[Tensor, Tensor] | None = None
+        self._about_preconditioner: list[Question] = []
+        self._questions: list[Question] = []
+        self._set_active(np.ones(k, dtype=np.bool_))
 
     # what the algorithms call, in the order in which they call it
 
     def begin(self) -> tuple[Tensor, Tensor]:
         """Return the first X and its residual; columns that are not finite are given up at once."""
-        broken = ~self.norms_of_B.isfinite()
-        B = torch.where(broken, 0.0, self.B)
+        broken = ~np.isfinite(self.norms_of_B)
         self.retire(broken, Status.NOT_FINITE)
-        X = torch.zeros_like(B) if self.start is None else torch.where(broken, 0.0, self.start)
-        R = B if self.start is None else B - self.exact @ X
-        self.B = B
-        self._judge(torch.linalg.vector_norm(R, dim=0), self.active.clone())
-        self.last_check = torch.full_like(self.true_norms, torch.inf)  # the start was no attempt of ours
-        return X, R.clone()
+        self.B = torch.where(self.mask, self.B, 0.0)
+        if self.start is None:
+            X, R, norms = torch.zeros_like(self.B), self.B.clone(), np.where(broken, 0.0, self.norms_of_B)
+        else:
+            X = torch.where(self.mask, self.start, 0.0)
+            R = self.B - self.exact @ X
+            [norms] = read(column_norms(R))
+        self._judge(norms, self.active)
+        self.last_check = np.full_like(norms, np.inf)  # the start was no attempt of ours
+        self.norms = norms
+        return X, R
 
-    def wants_more(self, R: Tensor, Z: Tensor) -> bool:
+    @np.errstate(all="ignore")
+    def wants_more(self) -> bool:
         """Record ‖r‖ of every column and say whether any column still needs a step."""
-        norms = torch.linalg.vector_norm(R, dim=0)
-        self.history.append(norms)
-        if self.callback is not None:
-            relative = torch.where(self.norms_of_B == 0, 0.0, norms / self.norms_of_B)
-            progress = Progress(len(self.history) - 1, relative, time.perf_counter() - self.began)
-            if self.callback(progress):
-                self.retire(self.active.clone(), Status.STOPPED)
-        self._check_preconditioner(R, Z)
-        self._check_progress(norms)
+        self.history.append(self.norms)
+        if self._callback_stops():
+            self.retire(self.active, Status.STOPPED)
+        self._check_progress()
         if len(self.history) > self.stopping.max_iterations:
-            self.retire(self.active.clone(), Status.MAX_ITERATIONS)
+            self._end(Status.MAX_ITERATIONS)
         elif time.perf_counter() - self.began > self.stopping.max_seconds:
-            self.retire(self.active.clone(), Status.TIME_LIMIT)
+            self._end(Status.TIME_LIMIT)
         return bool(self.active.any())
 
     def product(self, D: Tensor) -> Tensor:
@@ -113,84 +136,87 @@ class Monitor:
         return self._on_active(self.counted.__matmul__, D)
 
     def preconditioned(self, R: Tensor) -> Tensor:
-        """Return P⁻¹ R on the active columns, zero elsewhere."""
-        return self._on_active(self._preconditioner_solve, R)
+        """Return P⁻¹ R on the active columns, zero elsewhere and where rᵀP⁻¹r is not a positive number."""
+        Z = self._on_active(self._preconditioner_solve, R)
+        rz = (R * Z).sum(0)
+        self._about_preconditioner = [Question((rz, self._asymmetry(R, Z)), self._check_preconditioner)]
+        return torch.where(rz.isfinite() & (rz > 0), Z, 0.0)
 
     def step_length(self, rz: Tensor, curvature: Tensor, squared_norms: Tensor) -> Tensor:
         """Return rz / dᵀAd on the active columns, zero on those that are finished or hit a bad curvature."""
         positive = curvature > SINGULAR * self.spectrum.high * squared_norms
-        self._check_curvature(curvature, self.active & ~positive)
-        self.iterations += self.active
-        usable = self.active & positive
-        self.spectrum.add_rayleigh_quotients((curvature / squared_norms)[usable])
-        alpha = torch.where(usable, rz / curvature, 0.0)
-        self.recent_gain += alpha * rz
+        alpha = torch.where(self.mask & positive, rz / curvature, 0.0)
+        step = Question((curvature, squared_norms, alpha * rz), self._check_step)
+        self._questions = [*self._about_preconditioner, step]
         return alpha
 
     def block_step(self, G: Tensor, right: Tensor) -> Tensor:
-        """Return G⁻¹ right for the curvatures G = DᵀAD of a block of orthonormal directions."""
-        self.iterations += self.active
-        values = torch.linalg.eigvalsh(G) if bool(G.isfinite().all()) else G.new_full((1,), torch.nan)
+        """Return G⁻¹ right for the curvatures G = DᵀAD of orthonormal directions; zero if G has no factor."""
         factor, failed = torch.linalg.cholesky_ex(G)
-        if not bool(values[0] > SINGULAR * self.spectrum.high) or bool(failed):
-            self._check_curvature(values[:1], self.active.clone())
-            return torch.zeros_like(right)
-        self.spectrum.add_rayleigh_quotients(values)
-        steps = torch.cholesky_solve(right, factor)
-        self.recent_gain[self.active] += (right * steps).sum(0)
+        solved = (failed == 0) & factor.isfinite().all()
+        steps = torch.where(solved, torch.cholesky_solve(right, factor), 0.0)
+        step = Question((G, solved, (right * steps).sum(0)), partial(self._check_block_step, self.active))
+        self._questions = [*self._about_preconditioner, step]
         return steps
 
     def checked(self, X: Tensor, R: Tensor) -> Tensor:
         """Return R, with b − Ax in its place where it is time to look; settles which columns are done."""
-        norms = torch.linalg.vector_norm(R, dim=0)
-        due = self.active & (norms <= self.thresholds.maximum(ROUNDING * self.norms_of_B))
-        if self._is_reduced():  # one float64 check for all columns: once all are there, or any fell far or to rounding
-            dropped = self.active & ~due & (norms * CHECK_AFTER_DROP <= self.true_norms)
-            spent = due & (norms <= ROUNDING * self.norms_of_B)
-            now = bool(dropped.any() | spent.any() | (due == self.active).all())
-            due = due | dropped if now else torch.zeros_like(due)
+        return self.checked_with(X, R)[0]
+
+    @np.errstate(all="ignore")
+    def checked_with(self, X: Tensor, R: Tensor, *more: Tensor) -> tuple[Tensor, list[Floats]]:
+        """Do what `checked` does, and return host copies of more tensors from the same transfer."""
+        norms, *others = self._answers(column_norms(R), *more)
+        due = self._due(norms)
         together = self.must_restart or (self._is_reduced() and bool(due.any()))
-        self.replaced = self.active if together else due
-        if bool(self.replaced.any()):
-            R = R.clone()
-            R[:, self.replaced] = self.B[:, self.replaced] - self.exact @ X[:, self.replaced].contiguous()
-            norms = torch.linalg.vector_norm(R, dim=0)
-            self.best, self.idle = torch.where(self.replaced, norms, self.best), 0
-            self.true_norms = torch.where(self.replaced, norms, self.true_norms)
-            self._judge(norms, due | (self.replaced & (norms <= self.thresholds)))
-        return R
+        replaced = self.active if together else due
+        self.replaced = self._sent(replaced) if replaced.any() else self.nothing
+        if replaced.any():
+            columns = self._sent(np.flatnonzero(replaced))
+            R = R.index_copy(1, columns, self.B[:, columns] - self.exact @ X[:, columns])
+            [norms] = read(column_norms(R))
+            self.stagnation.forget(replaced, norms)
+            self.true_norms = np.where(replaced, norms, self.true_norms)
+            self._judge(norms, due | (replaced & (norms <= self.thresholds)))
+        self.must_precondition_again = bool((replaced & self.active).any())
+        self.norms = norms
+        return R, others
 
     def restarts(self) -> bool:
         """Say, once, that past directions are worthless because the products they came from were."""
         answer, self.must_restart = self.must_restart, False
         return answer
 
-    def retire(self, columns: Tensor, reason: Status) -> None:
+    def retire(self, columns: Flags, reason: Status) -> None:
         """End these columns, unless they ended before, for this reason."""
-        for column in (self.active & columns).nonzero()[:, 0].tolist():
+        ended = np.flatnonzero(self.active & columns).tolist()
+        for column in ended:
             self.reasons[column] = reason
-        self.active = self.active & ~columns
+        if ended:
+            self._set_active(self.active & ~columns)
 
+    @np.errstate(all="ignore")
     def report(self, X: Tensor) -> SolveReport:
         """Close the record; columns that did not converge get their true residual here."""
-        done = [reason is Status.CONVERGED for reason in self.reasons]
-        open_columns = ~torch.tensor(done, device=X.device)
-        if bool(open_columns.any()):
-            residual = self.B[:, open_columns] - self.exact @ X[:, open_columns].contiguous()
-            self.true_norms[open_columns] = torch.linalg.vector_norm(residual, dim=0)
+        open_columns = np.array([reason is not Status.CONVERGED for reason in self.reasons])
+        if open_columns.any():
+            columns = self._sent(np.flatnonzero(open_columns))
+            [norms] = read(column_norms(self.B[:, columns] - self.exact @ X[:, columns]))
+            self.true_norms = self.true_norms.copy()
+            self.true_norms[open_columns] = norms
             self._forgive(open_columns & (self.true_norms <= self.thresholds))
-        self.true_norms[~self.norms_of_B.isfinite()] = torch.nan
+        true_norms = np.where(np.isfinite(self.norms_of_B), self.true_norms, np.nan)
         status = next((reason for reason in self.reasons if reason is not Status.CONVERGED), Status.CONVERGED)
         operator, preconditioned = self.spectrum.condition_numbers(isinstance(self.preconditioner, Identity))
         return SolveReport(
             solution=X * self.scale,
             status=status,
             column_status=tuple(self.reasons),
-            iterations=self.iterations,
-            residual_norms=torch.stack(self.history) * self.scale,
-            true_residual_norms=self.true_norms * self.scale,
-            right_hand_norms=self.norms_of_B * self.scale,
-            thresholds=self.thresholds * self.scale,
+            iterations=self._sent(self.iterations),
+            residual_norms=self._sent(np.stack(self.history)) * self.scale,
+            true_residual_norms=self._sent(true_norms) * self.scale,
+            right_hand_norms=self._sent(self.norms_of_B) * self.scale,
+            thresholds=self._sent(self.thresholds) * self.scale,
             products=self.counted.tally.products,
             columns=self.counted.tally.columns,
             inner_columns=_inner_columns(self.preconditioner) - self.inner_before,
@@ -202,13 +228,15 @@ class Monitor:
             tried=tuple(self.notes),
         )
 
-    # how it decides
+    # what it does on the device
 
-    def _forgive(self, columns: Tensor) -> None:
-        """Call columns converged whose last residual turns out to meet the threshold after all."""
-        for column in columns.nonzero()[:, 0].tolist():
-            if self.reasons[column] in (Status.MAX_ITERATIONS, Status.TIME_LIMIT, Status.STOPPED, Status.STAGNATED):
-                self.reasons[column] = Status.CONVERGED
+    def _set_active(self, active: Flags) -> None:
+        """Say which columns go on: here, and on the device as a mask and as column numbers."""
+        self.active = active
+        self.mask, self.columns = self._sent(active), self._sent(np.flatnonzero(active))
+
+    def _sent(self, values: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(values).to(self.B.device)
 
     def _preconditioner_solve(self, R: Tensor) -> Tensor:
         Z = self.preconditioner.solve(R)
@@ -217,12 +245,67 @@ class Monitor:
         return Z.to(R)
 
     def _on_active(self, function: Callable[[Tensor], Tensor], V: Tensor) -> Tensor:
-        if bool(self.active.all()):
+        if self.active.all():
             return function(V)
         result = torch.zeros_like(V)
-        if bool(self.active.any()):
-            result[:, self.active] = function(V[:, self.active].contiguous())
-        return result
+        return result.index_copy(1, self.columns, function(V[:, self.columns])) if self.active.any() else result
+
+    def _asymmetry(self, R: Tensor, Z: Tensor) -> Tensor:
+        """Return for each column whether the first two pairs of r and z = P⁻¹r prove a constant P⁻¹ unsymmetric."""
+        if not self.history:
+            self._first = (R, Z)
+        elif len(self.history) == 1 and self._first is not None and self.preconditioner.is_constant:
+            R0, Z0 = self._first
+            difference = ((Z * R0).sum(0) - (R * Z0).sum(0)).abs()
+            size = column_norms(Z) * column_norms(R0) + column_norms(R) * column_norms(Z0)
+            return difference > ASYMMETRY * size
+        else:
+            self._first = None
+        return self.nothing
+
+    # how it decides, on the host
+
+    def _answers(self, *more: Tensor) -> list[Floats]:
+        """Read the numbers of all open questions and ``more`` at once, decide the questions, return the rest."""
+        questions, self._questions = self._questions, []
+        numbers = read(*(number for question in questions for number in question.numbers), *more)
+        for question in questions:
+            count = len(question.numbers)
+            question.decide(*numbers[:count])
+            numbers = numbers[count:]
+        return numbers
+
+    def _end(self, reason: Status) -> None:
+        """End all columns for this reason, or because of a preconditioner that the last residuals prove wrong."""
+        if self.active.any() and self._about_preconditioner:
+            self._questions = self._about_preconditioner
+            self._answers()
+        self.retire(self.active, reason)
+
+    def _callback_stops(self) -> bool:
+        """Tell the callback about the iteration and say whether it wants to stop."""
+        if self.callback is None:
+            return False
+        relative = np.where(self.norms_of_B == 0, 0.0, self.norms / self.norms_of_B)
+        seconds = time.perf_counter() - self.began
+        return bool(self.callback(Progress(len(self.history) - 1, torch.from_numpy(relative), seconds)))
+
+    def _due(self, norms: Floats) -> Flags:
+        """Return the columns whose true residual has to be looked at now."""
+        due: Flags = self.active & (norms <= np.maximum(self.thresholds, ROUNDING * self.norms_of_B))
+        if not self._is_reduced():
+            return due
+        # one float64 check for all columns: once all are there, or any fell far or to rounding
+        dropped = self.active & ~due & (norms * CHECK_AFTER_DROP <= self.true_norms)
+        spent = due & (norms <= ROUNDING * self.norms_of_B)
+        now = bool(dropped.any() or spent.any() or (due == self.active).all())
+        return due | dropped if now else np.zeros_like(due)
+
+    def _forgive(self, columns: Flags) -> None:
+        """Call columns converged whose last residual turns out to meet the threshold after all."""
+        for column in np.flatnonzero(columns).tolist():
+            if self.reasons[column] in (Status.MAX_ITERATIONS, Status.TIME_LIMIT, Status.STOPPED, Status.STAGNATED):
+                self.reasons[column] = Status.CONVERGED
 
     def _is_reduced(self) -> bool:
         return self.counted.precision != self.exact.precision
@@ -230,72 +313,72 @@ class Monitor:
     def _promote(self, why: str) -> None:
         self.notes.append(f"products moved to float64 at iteration {len(self.history)}: {why}")
         self.counted = self.exact
-        self.last_check = torch.full_like(self.last_check, torch.inf)
-        self.best, self.idle = torch.full_like(self.best, torch.inf), 0
+        self.last_check = np.full_like(self.last_check, np.inf)
+        self.stagnation.forget(np.ones_like(self.active), np.inf)
         self.must_restart = True
 
-    def _judge(self, true_norms: Tensor, looked_at: Tensor) -> None:
+    def _judge(self, true_norms: Floats, looked_at: Flags) -> None:
         """Accept the columns whose true residual meets the threshold; act if the others gain nothing."""
         converged = looked_at & (true_norms <= self.thresholds)
         hopeless = looked_at & ~converged & ~(true_norms < WORTHWHILE * self.last_check)
-        self.true_norms = torch.where(looked_at, true_norms, self.true_norms)
-        self.last_check = torch.where(looked_at, true_norms, self.last_check)
+        self.true_norms = np.where(looked_at, true_norms, self.true_norms)
+        self.last_check = np.where(looked_at, true_norms, self.last_check)
         self.retire(converged, Status.CONVERGED)
-        if bool((hopeless & ~true_norms.isfinite()).any()):
-            self.retire(hopeless & ~true_norms.isfinite(), Status.NOT_FINITE)
-        elif bool(hopeless.any()) and self._is_reduced():
+        not_finite = hopeless & ~np.isfinite(true_norms)
+        if not_finite.any():
+            self.retire(not_finite, Status.NOT_FINITE)
+        elif hopeless.any() and self._is_reduced():
             self._promote("refinement with float32 products gains nothing more")
         else:
             self.retire(hopeless, Status.PRECISION_EXHAUSTED)
 
-    def _check_curvature(self, curvature: Tensor, bad: Tensor) -> None:
-        if not bool((bad & self.active).any()):
+    def _check_step(self, curvature: Floats, squared_norms: Floats, gain: Floats) -> None:
+        """Count a step of PCG and check dᵀAd of every column."""
+        positive = curvature > SINGULAR * self.spectrum.high * squared_norms
+        self._check_curvature(curvature, self.active & ~positive)
+        self.iterations = self.iterations + self.active
+        self.spectrum.add_rayleigh_quotients((curvature / squared_norms)[self.active & positive])
+        self.stagnation.add_gain(gain)
+
+    def _check_block_step(self, stepped: Flags, G: Floats, solved: Floats, gain: Floats) -> None:
+        """Count a step of block PCG and check the eigenvalues of DᵀAD."""
+        self.iterations = self.iterations + self.active
+        values = np.asarray(np.linalg.eigvalsh(G) if np.isfinite(G).all() else [np.nan], dtype=np.float64)
+        if not (values[0] > SINGULAR * self.spectrum.high and solved):
+            self._check_curvature(values[:1], self.active)
+            return
+        self.spectrum.add_rayleigh_quotients(values)
+        gains = np.zeros(len(stepped))
+        gains[stepped] = gain
+        self.stagnation.add_gain(gains)
+
+    def _check_curvature(self, curvature: Floats, bad: Flags) -> None:
+        if not (bad & self.active).any():
             return
         if self._is_reduced():
             self._promote("a curvature dᵀAd was not positive in float32")
         else:
-            finite = bool(curvature.isfinite().all())
+            finite = bool(np.isfinite(curvature).all())
             self.retire(bad, Status.INDEFINITE_OPERATOR if finite else Status.NOT_FINITE)
 
-    def _check_preconditioner(self, R: Tensor, Z: Tensor) -> None:
-        rz = (R * Z).sum(0)
-        self.retire(~rz.isfinite(), Status.NOT_FINITE)
-        if self.preconditioner.is_constant and len(self.history) == 2 and self._first is not None:
-            R0, Z0 = self._first
-            difference = ((Z * R0).sum(0) - (R * Z0).sum(0)).abs()
-            size = Z.norm(dim=0) * R0.norm(dim=0) + R.norm(dim=0) * Z0.norm(dim=0)
-            self.retire(difference > ASYMMETRY * size, Status.UNSYMMETRIC_PRECONDITIONER)
-        self._first = (R, Z) if len(self.history) == 1 else None
+    def _check_preconditioner(self, rz: Floats, unsymmetric: Floats) -> None:
+        self.retire(~np.isfinite(rz), Status.NOT_FINITE)
+        self.retire(unsymmetric > 0, Status.UNSYMMETRIC_PRECONDITIONER)
         self.retire(rz <= 0, Status.INDEFINITE_PRECONDITIONER)
 
-    def _check_progress(self, norms: Tensor) -> None:
-        """Give up when neither the residual nor the energy xᵀb − ½xᵀAx, which CG maximises, moves any more."""
-        closer = self.active & (norms < 0.99 * self.best)
-        self.best = torch.where(closer, norms, self.best)
-        higher = self.active & (self.recent_gain > 0.01 * self.gain)
-        self.gain = torch.where(higher, self.gain + self.recent_gain, self.gain)
-        self.recent_gain = torch.where(higher, 0.0, self.recent_gain)
-        self.idle = 0 if bool((closer | higher).any()) else self.idle + 1
+    def _check_progress(self) -> None:
+        """Give up float32, and then the solve, when it does not move any more."""
+        self.stagnation.add_norms(self.norms, self.active)
         steps = len(self.history) - 1
-        if self._is_reduced() and (self.idle >= self.stopping.patience or steps >= SHORT_SOLVE):
+        stands = self.stagnation.idle >= self.stopping.patience
+        if self._is_reduced() and (stands or steps >= SHORT_SOLVE):
             self._promote(
                 f"not converged after {steps} iterations in float32, where long solves lose more than they save"
             )
-        elif self.idle >= self.stopping.patience:
-            self.retire(self.active.clone(), Status.STAGNATED)
+        elif stands:
+            self._end(Status.STAGNATED)
 
 
 def _inner_columns(preconditioner: Invertible) -> int:
     """Return how many columns the preconditioner has multiplied in inner solves so far."""
     return preconditioner.inner.columns if isinstance(preconditioner, CountsInner) else 0
-
-
-def _power_of_two_near(B: Tensor) -> Tensor:
-    """Return, for each column, the power of two below its largest entry: dividing by it costs no digit.
-
-    The solve then neither under- nor overflows, whatever the units of B. One for columns of zeros or non-numbers.
-    """
-    largest = B.abs().amax(0)
-    usable = largest.isfinite() & (largest > 0)
-    _, exponent = torch.frexp(torch.where(usable, largest, 1.0))
-    return torch.where(usable, torch.ldexp(torch.ones_like(largest), exponent - 1), 1.0)

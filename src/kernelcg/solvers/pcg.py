@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from kernelcg.solvers.columns import dot, ratio
 from kernelcg.solvers.monitor import Monitor
 
 
@@ -26,7 +27,7 @@ def pcg(monitor: Monitor) -> Tensor:
     Z = monitor.preconditioned(R)
     D = Z
 
-    while monitor.wants_more(R, Z):
+    while monitor.wants_more():
         AD = monitor.product(D)
         rz, curvature = dot(R, Z), dot(D, AD)
         alpha = monitor.step_length(dot(R, D), curvature, dot(D, D))
@@ -39,13 +40,3 @@ def pcg(monitor: Monitor) -> Tensor:
         monitor.spectrum.add_step(alpha, torch.where(monitor.replaced | fresh, 0.0, beta))
 
     return X
-
-
-def dot(U: Tensor, V: Tensor) -> Tensor:
-    """Return the inner product of each pair of columns."""
-    return (U * V).sum(dim=0)
-
-
-def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """Return numerator / denominator, and zero where the denominator is zero."""
-    return torch.where(denominator == 0, 0.0, numerator / denominator)

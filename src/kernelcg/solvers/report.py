@@ -53,7 +53,10 @@ class Stopping:
 
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """What a callback is told after every iteration; one that returns True ends the solve."""
+    """What a callback is told after every iteration; one that returns True ends the solve.
+
+    The residuals are on the CPU, wherever the solve runs.
+    """
 
     iteration: int
     relative_residuals: Tensor

@@ -7,11 +7,16 @@ import torch
 from scipy.linalg import eigvalsh_tridiagonal
 from torch import Tensor
 
+from kernelcg.solvers.reading import Floats, read
+
 LARGEST_PENCIL = 600
 """Rows of the small eigenproblem for block Ritz values; the first and the last steps are kept."""
 
 Block = tuple[Tensor, Tensor, Tensor, Tensor | None]
 """S, C, G and H of one block step."""
+
+HostBlock = tuple[Floats, Floats, Floats, Floats | None]
+"""The same on the host."""
 
 
 class Spectrum:
@@ -27,9 +32,9 @@ class Spectrum:
         self.steps: list[tuple[Tensor, Tensor]] = []
         self.blocks: list[Block] = []
 
-    def add_rayleigh_quotients(self, values: Tensor) -> None:
+    def add_rayleigh_quotients(self, values: Floats) -> None:
         """Take note of values dᵀAd / dᵀd."""
-        if values.numel():
+        if len(values):
             self.low = min(self.low, float(values.min()))
             self.high = max(self.high, float(values.max()))
 
@@ -59,12 +64,12 @@ class Spectrum:
         preconditioned = float(values.max() / values.min()) if len(values) else math.nan
         return preconditioned if unpreconditioned and len(values) else operator, preconditioned
 
-    def _step_values(self) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    def _step_values(self) -> Floats:
         """Return the eigenvalues of the Lanczos matrix of the column that ran longest.
 
         T_jj = 1/α_j + β_{j−1}/α_{j−1} and T_{j,j+1} = √β_j / α_j (Saad 2003, equation 6.82).
         """
-        alphas, betas = (torch.stack(column).cpu().numpy() for column in zip(*self.steps, strict=True))
+        alphas, betas = read(*(torch.stack(column) for column in zip(*self.steps, strict=True)))
         column = int((alphas > 0).sum(0).argmax())
         used = alphas[:, column] > 0
         alpha, beta = alphas[used, column], betas[used, column]
@@ -75,7 +80,7 @@ class Spectrum:
         off = np.sqrt(beta[:-1].clip(0)) / alpha[:-1]
         return eigvalsh_tridiagonal(main, off) if len(main) > 1 else main
 
-    def _block_values(self) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    def _block_values(self) -> Floats:
         """Return the eigenvalues of P⁻¹A on the span of the preconditioned residuals Z.
 
         Block residuals are P⁻¹-orthogonal and block directions A-orthogonal, so with S = ZᵀR the pencil is
@@ -83,28 +88,35 @@ class Spectrum:
         """
         if not self.blocks:
             return np.zeros(0)
-        sizes = [len(S) for S, _, _, _ in self.blocks]
-        ends = np.cumsum([0, *sizes])
+        blocks = _read_blocks(self.blocks)
+        ends = np.cumsum([0, *(len(S) for S, _, _, _ in blocks)])
         T = np.zeros((ends[-1], ends[-1]))
-        before: Block | None = None
-        for j, (S, C, G, H) in enumerate(self.blocks):
+        before: HostBlock | None = None
+        for j, (S, C, G, H) in enumerate(blocks):
             here = slice(ends[j], ends[j + 1])
             W = _inverse_square_root(S)
-            T[here, here] = (W.T @ C.T @ G @ C @ W).cpu().numpy()
+            T[here, here] = W.T @ C.T @ G @ C @ W
             if before is not None and H is not None:
                 S_before, C_before, G_before, _ = before
                 there = slice(ends[j - 1], ends[j])
-                T[here, here] += (W.T @ H.T @ G_before @ H @ W).cpu().numpy()
-                T[there, here] = (_inverse_square_root(S_before).T @ C_before.T @ G_before @ H @ W).cpu().numpy()
+                T[here, here] += W.T @ H.T @ G_before @ H @ W
+                T[there, here] = _inverse_square_root(S_before).T @ C_before.T @ G_before @ H @ W
                 T[here, there] = T[there, here].T
             before = (S, C, G, H)
         values = np.linalg.eigvalsh(T)
         return values[values > 1e-14 * values.max()]
 
 
-def _inverse_square_root(S: Tensor) -> Tensor:
+def _read_blocks(blocks: list[Block]) -> list[HostBlock]:
+    """Return host copies of all blocks, by one read."""
+    numbers = iter(read(*(tensor for block in blocks for tensor in block if tensor is not None)))
+    return [(next(numbers), next(numbers), next(numbers), None if H is None else next(numbers)) for *_, H in blocks]
+
+
+def _inverse_square_root(S: Floats) -> Floats:
     """Return W with WᵀSW = I on the range of S and zero elsewhere."""
-    scale = S.diagonal().clamp_min(torch.finfo(S.dtype).tiny).rsqrt()
-    values, vectors = torch.linalg.eigh(scale[:, None] * (S + S.T) / 2 * scale)
+    scale = S.diagonal().clip(np.finfo(np.float64).tiny) ** -0.5
+    values, vectors = np.linalg.eigh(scale[:, None] * (S + S.T) / 2 * scale)
     kept = values > 1e-10 * values[-1]
-    return scale[:, None] * (vectors * torch.where(kept, values.clamp_min(1e-300).rsqrt(), 0.0))
+    root: Floats = scale[:, None] * (vectors * np.where(kept, values.clip(1e-300) ** -0.5, 0.0))
+    return root

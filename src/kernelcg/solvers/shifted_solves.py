@@ -117,7 +117,7 @@ def spectral_interval(A: LinearOperator, steps: int = 20) -> tuple[float, float]
     for _ in range(steps):
         if not krylov.exhausted:
             krylov.step()
-    return low, 1.1 * float(torch.linalg.eigvalsh(krylov.T)[-1])
+    return low, 1.1 * float(np.linalg.eigvalsh(krylov.T)[-1])
 
 
 def _solve_tolerance(
