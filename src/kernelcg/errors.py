@@ -9,6 +9,10 @@ class MemoryBudgetExceeded(MemoryError):
     """The work does not fit the memory budget it was given; nothing was allocated."""
 
 
+class StopRequested(Exception):
+    """A listener wants the work to end; the message is the reason."""
+
+
 class ConvergenceWarning(UserWarning):
     """An estimator finished, but some of its linear solves did not converge."""
 

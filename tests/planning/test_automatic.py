@@ -158,8 +158,8 @@ def test_a_callback_sees_one_sequence_and_may_stop():
     seen = []
     A, B = system(0.3, 1e-4, memory=NO_DIRECT), normal(N, 1, 1)
 
-    def callback(progress):
-        seen.append(progress.iteration)
+    def callback(event):
+        seen.append(event.payload.iteration)
         return len(seen) > 6
 
     report = planning.solve(A, B, stopping=Stopping(rtol=1e-6), callback=callback)
@@ -276,8 +276,8 @@ def test_a_stop_is_a_stop_with_a_kept_preconditioner_too():
     A, B, seen = system(0.3, 1e-3, memory=NO_DIRECT), normal(N, 1, 1), []
     _, kept = planning.solve_reusing(A, B, None, stopping=Stopping(rtol=1e-6))
 
-    def callback(progress):
-        seen.append(progress.iteration)
+    def callback(event):
+        seen.append(event.payload.iteration)
         return len(seen) == 2
 
     report, _ = planning.solve_reusing(A, B, kept, stopping=Stopping(rtol=1e-10), callback=callback)

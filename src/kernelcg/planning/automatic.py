@@ -10,6 +10,7 @@ from torch import Generator, Tensor
 
 from kernelcg.backends import Dense
 from kernelcg.errors import MemoryBudgetExceeded
+from kernelcg.events import Event, Listener
 from kernelcg.operators import ConstantInvertible, KernelPlusDiagonal
 from kernelcg.planning.costs import Costs, best_of, measured
 from kernelcg.planning.forecast import Forecast
@@ -24,7 +25,7 @@ from kernelcg.preconditioners.low_rank_remainder import (
     sparse_remainder,
 )
 from kernelcg.randomness import child
-from kernelcg.solvers import Attempt, Progress, SolveReport, Status, Stopping, solve
+from kernelcg.solvers import Attempt, SolveReport, Status, Stopping, solve
 
 TRIAL = 3
 """Iterations without preconditioner before their end is forecast."""
@@ -62,7 +63,7 @@ class Search:
         *,
         start: Tensor | None,
         stopping: Stopping,
-        callback: Callable[[Progress], bool | None] | None,
+        callback: Listener | None,
         generator: Generator,
         numbers: float,
         costs: Costs | None = None,
@@ -319,10 +320,12 @@ class Search:
         before, done = time.perf_counter() - self.began, self._iterations()
         build_seconds = time.perf_counter() - self.idle_since
 
-        def watch(progress: Progress) -> bool:
+        def watch(event: Event) -> bool:
+            progress = event.payload
             forecast.add(progress)
             shifted = replace(progress, iteration=progress.iteration + done, seconds=progress.seconds + before)
-            self.stopped = bool(self.callback and self.callback(shifted))
+            later = replace(event, seconds=shifted.seconds, payload=shifted)
+            self.stopped = bool(self.callback and self.callback(later))
             return self.stopped or give_up()
 
         limits = replace(

@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,12 +10,13 @@ from torch import Generator
 
 from kernelcg.arguments import matrix, memory_bytes
 from kernelcg.backends import Dense
+from kernelcg.events import Listener
 from kernelcg.operators import Invertible, KernelPlusDiagonal
 from kernelcg.planning.automatic import Search
 from kernelcg.planning.costs import counted
 from kernelcg.preconditioners import Preconditioner, Prepared, recipe
 from kernelcg.randomness import seeded
-from kernelcg.solvers import Attempt, Progress, SolveReport, Status, Stopping
+from kernelcg.solvers import Attempt, SolveReport, Status, Stopping
 from kernelcg.solvers import solve as solve_with
 
 Choice = str | Preconditioner | Invertible | None
@@ -59,7 +59,7 @@ def solve(
     preconditioner: Choice = "auto",
     start: Any = None,
     stopping: Stopping = Stopping(),
-    callback: Callable[[Progress], bool | None] | None = None,
+    callback: Listener | None = None,
     generator: Generator | None = None,
     memory: int | str | None = None,
 ) -> SolveReport:
@@ -91,7 +91,7 @@ def solve_with_recipe(
     B: Any,
     start: Any,
     stopping: Stopping,
-    callback: Callable[[Progress], bool | None] | None,
+    callback: Listener | None,
     generator: Generator,
 ) -> SolveReport:
     """Build the preconditioner, solve, and report both: set-up products and time included."""
@@ -126,7 +126,7 @@ def solve_automatically(
     B: Any,
     start: Any = None,
     stopping: Stopping = Stopping(),
-    callback: Callable[[Progress], bool | None] | None = None,
+    callback: Listener | None = None,
     generator: Generator | None = None,
     memory: int | str | None = None,
     reproducible: bool = False,
@@ -167,7 +167,7 @@ def solve_reusing(
     *,
     start: Any = None,
     stopping: Stopping = Stopping(),
-    callback: Callable[[Progress], bool | None] | None = None,
+    callback: Listener | None = None,
     generator: Generator | None = None,
     memory: int | str | None = None,
     reproducible: bool = False,

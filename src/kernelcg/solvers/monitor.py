@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from kernelcg.events import Event, EventKind, Listener
 from kernelcg.operators import Counting, CountsInner, Identity, Invertible, LinearOperator, in_best_precision
 from kernelcg.solvers.report import Progress, SolveReport, Status, Stopping
 from kernelcg.solvers.ritz import Spectrum
@@ -49,7 +50,7 @@ class Monitor:
         start: Tensor | None,
         preconditioner: Invertible,
         stopping: Stopping,
-        callback: Callable[[Progress], bool | None] | None,
+        callback: Listener | None,
         method: str,
     ):
         self.began = time.perf_counter()
@@ -98,7 +99,7 @@ class Monitor:
         if self.callback is not None:
             relative = torch.where(self.norms_of_B == 0, 0.0, norms / self.norms_of_B)
             progress = Progress(len(self.history) - 1, relative, time.perf_counter() - self.began)
-            if self.callback(progress):
+            if self.callback(Event(EventKind.ITERATION, progress.seconds, progress)):
                 self.retire(self.active.clone(), Status.STOPPED)
         self._check_preconditioner(R, Z)
         self._check_progress(norms)

@@ -8,6 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from kernelcg import planning
+from kernelcg.events import Listener
 from kernelcg.inference.bounds.lower_bound import LEAST_RANK, LowerBound
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.learning.criterion_value import (
@@ -111,6 +112,7 @@ def iterative_estimate(
     *,
     value: bool = True,
     errors: bool = False,
+    callback: Listener | None = None,
 ) -> tuple[CriterionValue, Trail | None]:
     r"""Return the log marginal likelihood, its gradient, and what helps the next evaluation.
 
@@ -129,7 +131,7 @@ def iterative_estimate(
     near = trail is not None and float((theta - trail.chosen_at).abs().max()) <= NEARBY
     probes = _probes(problem, A, numerics, trail if near else None, None if value else LEAST_RANK)
     B, start = torch.cat([problem.centred, problem.H, probes.W], dim=1), None if trail is None else trail.solutions
-    report, kept = solve_nearby(A, B, numerics, trail, start=start)
+    report, kept = solve_nearby(A, B, numerics, trail, start=start, callback=callback)
     if report.status in FATAL or not bool(report.solution.isfinite().all()):
         return impossible(len(theta), report.status), None
     pivots = probes.bound.pivots if probes.bound else trail.pivots if trail else NO_PIVOTS
@@ -137,7 +139,7 @@ def iterative_estimate(
     after = Trail(report.solution, kept, pivots, chosen_at, trail.frozen if trail and near else None, k)
     better = None if near or numerics.rademacher else _frozen(after, A, numerics)
     if better:
-        return iterative_estimate(problem, gp, numerics, better, value=value, errors=errors)
+        return iterative_estimate(problem, gp, numerics, better, value=value, errors=errors, callback=callback)
     solved_Y, solved_H, U = report.solution.split([c, b, k], dim=1)
     beta, a = generalised_least_squares(problem.H, solved_Y, solved_H)
     traces = Traces(A.with_precision(torch.float64), probes, gp.noise.variance.item(), U)
@@ -193,17 +195,24 @@ def tolerable(A: KernelPlusDiagonal, B: Tensor, stopping: Stopping) -> Stopping:
 
 
 def solve_nearby(
-    A: KernelPlusDiagonal, B: Tensor, numerics: Numerics, trail: Trail | None, *, start: Tensor | None
+    A: KernelPlusDiagonal,
+    B: Tensor,
+    numerics: Numerics,
+    trail: Trail | None,
+    *,
+    start: Tensor | None,
+    callback: Listener | None,
 ) -> tuple[SolveReport, Kept | None]:
     """Solve A X = B as an evaluation needs it, with the preconditioner of the last one while that pays."""
     stopping, generator = tolerable(A, B, numerics.stopping), child(seeded(numerics.seed), "preconditioner")
     if numerics.preconditioner == "auto":
         kept = None if trail is None else trail.kept
         return planning.solve_reusing(
-            A, B, kept, start=start, stopping=stopping, generator=generator, reproducible=True
+            A, B, kept, start=start, stopping=stopping, callback=callback, generator=generator, reproducible=True
         )
+    chosen = numerics.preconditioner
     report = planning.solve(
-        A, B, preconditioner=numerics.preconditioner, start=start, stopping=stopping, generator=generator
+        A, B, preconditioner=chosen, start=start, stopping=stopping, callback=callback, generator=generator
     )
     return report, None
 

@@ -7,6 +7,7 @@ import torch
 from scipy.linalg import LinAlgError
 from torch import Tensor
 
+from kernelcg.events import Listener
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics, Probes
 from kernelcg.inference.laplace.expansion import ClassExpansion, Expansion, ScalarExpansion
 from kernelcg.inference.laplace.indefinite_points import IndefinitePoints
@@ -64,12 +65,19 @@ class LaplaceTrail:
 
 
 def systems_for(
-    problem: Observations, gp: LatentProcess, method: str, numerics: Numerics, pivots: Tensor | None = None
+    problem: Observations,
+    gp: LatentProcess,
+    method: str,
+    numerics: Numerics,
+    pivots: Tensor | None = None,
+    callback: Listener | None = None,
 ) -> NewtonSystems:
     """Return what solves the systems of a Newton step by this method."""
     if method == "direct":
         return DirectSystems(problem, gp, numerics.stopping)
-    return IterativeSystems(problem, gp, numerics.preconditioner, numerics.seed, numerics.stopping, pivots)
+    return IterativeSystems(
+        problem, gp, numerics.preconditioner, numerics.seed, numerics.stopping, pivots, callback=callback
+    )
 
 
 def laplace_estimate(
@@ -82,6 +90,7 @@ def laplace_estimate(
     value: bool = True,
     errors: bool = False,
     mode_rtol: float | None = None,
+    callback: Listener | None = None,
 ) -> tuple[CriterionValue, LaplaceTrail | None]:
     r"""Return the approximate log marginal likelihood and its gradient in the log hyperparameters.
 
@@ -104,9 +113,8 @@ def laplace_estimate(
     """
     gp = gp.with_log_parameters(gp.log_parameters().detach())
     theta, problem = gp.log_parameters(), problem.storing(gp.kernel)
-    systems = systems_for(
-        problem, gp, method, numerics, trail.pivots if trail and trail.is_near(problem, gp.kernel) else None
-    )
+    pivots = trail.pivots if trail and trail.is_near(problem, gp.kernel) else None
+    systems = systems_for(problem, gp, method, numerics, pivots, callback)
     start = None if trail is None else trail.f
     enough = LEARNING_RTOL if gp.is_log_concave else WARY_RTOL
     rtol = mode_rtol or (EXACT_RTOL if method == "direct" else enough)

@@ -6,6 +6,7 @@ from typing import Self
 from torch import Tensor
 
 from kernelcg.backends.base import factorises_fast, room
+from kernelcg.events import Listener
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.gaussian.objective import METHODS
 from kernelcg.inference.laplace.evidence import LaplaceTrail, laplace_estimate
@@ -72,8 +73,16 @@ class LaplaceObjective:
         return replace(self, numerics=replace(self.numerics, seed=seed))
 
     def __call__(
-        self, gp: LatentProcess, trail: LaplaceTrail | None = None, *, value: bool = True, errors: bool = False
+        self,
+        gp: LatentProcess,
+        trail: LaplaceTrail | None = None,
+        *,
+        value: bool = True,
+        errors: bool = False,
+        callback: Listener | None = None,
     ) -> tuple[CriterionValue, LaplaceTrail | None]:
         """Return value and gradient, and what helps the next evaluation; the exact method gives all it can anyway."""
         method = "direct" if self.is_direct else "iterative"
-        return laplace_estimate(self.problem, gp, method, self.numerics, trail, value=value, errors=errors)
+        return laplace_estimate(
+            self.problem, gp, method, self.numerics, trail, value=value, errors=errors, callback=callback
+        )
