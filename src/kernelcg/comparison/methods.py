@@ -9,8 +9,7 @@ from torch import Generator
 
 from kernelcg.backends.base import require_memory
 from kernelcg.comparison.tasks import ClassificationTask, Task
-from kernelcg.estimators.regressor import STEPS
-from kernelcg.estimators.settings import generator_from
+from kernelcg.estimators.settings import STEPS, generator_from
 from kernelcg.events import Event, EventKind, Listener
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.learning.criterion import Criterion

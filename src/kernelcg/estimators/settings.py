@@ -31,6 +31,9 @@ from kernelcg.randomness import seeded
 
 logger = logging.getLogger("kernelcg")
 
+STEPS = {"lbfgs": 100, "adagrad": 50, "adam": 100}
+"""Steps of each optimiser where ``max_iter`` is None."""
+
 START_NOISE = 0.1
 """Noise variance from which learning starts, relative to the variance of y or that of the kernel, if less."""
 
@@ -66,6 +69,10 @@ OPTIONS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         f"one of {', '.join(OPTIMIZERS)} or None",
     ),
     "max_iter": (lambda v: v is None or _whole(v, 0), "a whole number of steps, not negative, or None"),
+    "max_seconds": (
+        lambda v: v is None or (_number(v) and 0 < v < float("inf")),
+        "a positive number of seconds or None",
+    ),
     "step_size": (lambda v: v is None or (_number(v) and 0 < v < float("inf")), "a positive number or None"),
     "probes": (lambda v: _whole(v, 1), "a whole number, at least 1"),
     "n_samples": (lambda v: _whole(v, 1), "a whole number, at least 1"),

@@ -52,6 +52,7 @@ class NewtonSystems(ABC):
     stopping: Stopping
     statuses: list[Status]
     products: int
+    callback: Listener | None
 
     @abstractmethod
     def at(self, expansion: Expansion) -> None:
@@ -104,6 +105,7 @@ class DirectSystems(NewtonSystems):
     statuses: list[Status] = field(default_factory=list)
     products: int = 0
     inverse: Tensor | None = None
+    callback: Listener | None = None
 
     def at(self, expansion: Expansion) -> None:
         if vars(self).get("expansion") is expansion and self.inverse is None:

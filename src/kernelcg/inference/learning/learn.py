@@ -126,8 +126,9 @@ def _learned(search: Search, state: TrainingState, outcome: Outcome) -> Learned:
     gp = search.gp.with_log_parameters(theta.clone())
     stuck = (lower < upper) & ((theta <= lower) | (theta >= upper))
     names = [name for name, at in zip(gp.parameter_names(), stuck.tolist(), strict=True) if at]
-    reason = outcome.reason + (f"; at a bound: {', '.join(names)}" if names else "")
+    bound = f"; at a bound: {', '.join(names)}" if names and not outcome.stopped else ""
     converged, stopped = outcome.converged, outcome.stopped
+    reason = outcome.reason + bound
     return Learned(gp, state.steps, state.evaluations, converged, reason, search.seconds, state.failures, stopped)
 
 
