@@ -17,5 +17,9 @@ class ConvergenceWarning(UserWarning):
     """An estimator finished, but some of its linear solves did not converge."""
 
 
+class StateMismatch(ValueError):
+    """A state of learning belongs to other data, another process or other options; the message says which."""
+
+
 class ModelFileError(ValueError):
     """A file is no model of this library, is damaged, or needs a class or a version that is not here."""

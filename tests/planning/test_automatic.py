@@ -13,6 +13,7 @@ from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.kernels import RBF, Linear, Matern
 from kernelcg.operators import DenseMatrix, KernelPlusDiagonal
 from kernelcg.planning import automatic as module
+from kernelcg.planning.growing_factor import GrowingFactor
 from kernelcg.preconditioners import recipe
 from kernelcg.randomness import seeded
 from kernelcg.solvers import Status, Stopping
@@ -313,7 +314,7 @@ def test_memory_that_shrinks_on_the_way_costs_the_preconditioner_only(monkeypatc
     def refuse(self, rank):
         raise MemoryBudgetExceeded("no more")
 
-    monkeypatch.setattr(module.GrowingFactor, "grow", refuse)
+    monkeypatch.setattr(GrowingFactor, "grow", refuse)
     A, B = system(0.1, 1e-2, memory=NO_DIRECT), normal(N, 1, 1)
     report = planning.solve(A, B, stopping=Stopping(rtol=1e-6, max_iterations=3000))
     assert report.status is Status.CONVERGED

@@ -86,6 +86,14 @@ class SparseCriterion(ABC):
         """Return itself: nothing is drawn."""
         return self
 
+    def lean(self, trail: Any) -> Any:
+        """Return a trail as it can be stored."""
+        return trail
+
+    def restored(self, trail: Any, gp: Any) -> Any:
+        """Return a stored trail as it was."""
+        return trail
+
     def __call__(
         self,
         gp: Any,

@@ -99,6 +99,14 @@ class Objective:
         """Return the objective with other probes."""
         return replace(self, numerics=replace(self.numerics, seed=seed))
 
+    def lean(self, trail: Trail) -> Trail:
+        """Return a trail as it can be stored."""
+        return trail.lean()
+
+    def restored(self, trail: Trail, gp: GaussianProcess) -> Trail:
+        """Return a stored trail as it was."""
+        return trail.restored(self.problem, gp)
+
     def __call__(
         self,
         gp: GaussianProcess,

@@ -48,16 +48,22 @@ class LaplaceTrail:
     drawn: Probes | None = None
     pivots: Tensor | None = None
     """Probes, and rows of the low-rank part, that stay the same nearby, so that the estimate is smooth."""
-    chosen_for: Kernel | None = None
-    """The kernel for which these were chosen."""
+    chosen_at: Tensor | None = None
+    """Log hyperparameters of the kernel for which these were chosen."""
 
     def is_near(self, problem: Observations, kernel: Kernel) -> bool:
         """Say whether its choices still suit this kernel."""
-        if self.chosen_for is None:
+        if self.chosen_at is None:
             return False
         X = problem.X[:: max(len(problem) // FEW_ROWS, 1)]
-        before, now = (one(X, X).detach() for one in (self.chosen_for, kernel))
+        before, now = (one(X, X).detach() for one in (kernel.with_log_parameters(self.chosen_at), kernel))
         return float((now - before).norm()) <= CHANGED * float(before.norm())
+
+    def on(self, device: torch.device) -> "LaplaceTrail":
+        """Return it on another device."""
+        solutions = None if self.solutions is None else self.solutions.to(device)
+        drawn = None if self.drawn is None else self.drawn.on(device)
+        return replace(self, f=self.f.to(device), solutions=solutions, drawn=drawn)
 
     def without_probes(self) -> "LaplaceTrail":
         """Return it for an evaluation with other probes."""
@@ -314,7 +320,8 @@ def _iterative_laplace(
     estimate = CriterionValue(math.nan, found, math.nan, spread, math.nan, math.nan, status, systems.report)
     if value:
         estimate = _with_value(estimate, mode, systems, apart, numerics)
-    return estimate, LaplaceTrail(mode.f, solutions, drawn, systems.pivots, before.chosen_for if near else gp.kernel)
+    chosen_at = before.chosen_at if near else gp.kernel.log_parameters()
+    return estimate, LaplaceTrail(mode.f, solutions, drawn, systems.pivots, chosen_at)
 
 
 def _blamed(mode: Mode) -> Status:

@@ -72,6 +72,14 @@ class LaplaceObjective:
         """Return the objective with other probes."""
         return replace(self, numerics=replace(self.numerics, seed=seed))
 
+    def lean(self, trail: LaplaceTrail) -> LaplaceTrail:
+        """Return a trail as it can be stored: it is lean already."""
+        return trail
+
+    def restored(self, trail: LaplaceTrail, gp: LatentProcess) -> LaplaceTrail:
+        """Return a stored trail as it was."""
+        return trail.on(self.problem.X.device)
+
     def __call__(
         self,
         gp: LatentProcess,

@@ -50,6 +50,12 @@ class Criterion(Protocol):
     def seeded(self, seed: int) -> Self:
         """Return the criterion with other probes."""
 
+    def lean(self, trail: Any) -> Any:
+        """Return a trail as it can be stored."""
+
+    def restored(self, trail: Any, gp: Any) -> Any:
+        """Return a stored trail as it was; ``gp`` is of the same kind, at any hyperparameters."""
+
     def __call__(
         self,
         gp: Any,

@@ -8,9 +8,10 @@ from typing import Any, Protocol
 import torch
 from torch import Generator, Tensor
 
-from kernelcg.errors import StopRequested
+from kernelcg.errors import StateMismatch, StopRequested
 from kernelcg.events import EventKind, Listener, insisting, tell, timed
 from kernelcg.inference.learning.criterion import Criterion, Search
+from kernelcg.inference.learning.origin import Origin
 from kernelcg.inference.learning.stages import Staged
 from kernelcg.inference.learning.state import Outcome, Stage, Step, StepTaken, TrainingState
 from kernelcg.inference.learning.stochastic import RULES, STEP_SIZES, Stochastic
@@ -46,6 +47,10 @@ class Way(Protocol):
     def search(self) -> Search:
         """Return what is maximised."""
 
+    @property
+    def parts(self) -> str:
+        """Return the parts of the data that it learns from, in words."""
+
     def first(self) -> Any:
         """Return the place where it begins."""
 
@@ -61,6 +66,12 @@ class Way(Protocol):
     def after(self, state: TrainingState, at: Any) -> TrainingState:
         """Return the state after the next evaluation."""
 
+    def lean(self, at: Any) -> Any:
+        """Return the place as it can be stored."""
+
+    def restored(self, at: Any) -> Any:
+        """Return a stored place as it was."""
+
 
 def learn(
     objective: Criterion,
@@ -72,6 +83,7 @@ def learn(
     restarts: int = 0,
     generator: Generator,
     callback: Listener | None = None,
+    resume: TrainingState | None = None,
 ) -> Learned:
     """Return the hyperparameters that maximise the criterion plus their log prior, from those of ``gp``.
 
@@ -84,25 +96,45 @@ def learn(
     restarts : further random starts, on the smallest part of the data
     callback : told of every stage, evaluation, step and iteration of a solve; learning ends there, with the best
         hyperparameters so far, if it returns True or raises `StopRequested`
+    resume : the state that came with a step of an earlier call: learning goes on from there, to the same numbers. Steps
+        and seconds of the earlier call count
+
+    Raises
+    ------
+    StateMismatch : if the state to resume from is of other data, another process or other options
     """
     if optimizer is not None and optimizer not in OPTIMIZERS:
         raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)} or None, not {optimizer!r}")
     lower, upper = _bounds(gp)
     if optimizer is None or bool((lower == upper).all()):
+        if resume is not None:
+            raise StateMismatch("nothing is learned here, so that there is nothing to go on with")
         return Learned(gp, (), 0, True, "nothing to learn", 0.0)
-    began = time.perf_counter()
-    search = Search(objective, gp, lower, upper, began, insisting(timed(callback, began)))
+    now = time.perf_counter()
+    spent = resume.steps[-1].seconds if resume is not None and resume.steps else 0.0
+    search = Search(objective, gp, lower, upper, now - spent, insisting(timed(callback, now)))
     if optimizer == "lbfgs":
         way: Way = Staged.of(search, max_steps, restarts, generator)
     else:
         size = STEP_SIZES[optimizer] if step_size is None else step_size
         way = Stochastic(search, optimizer, size, max_steps, generator)
-    learned = _searched(way, TrainingState(way.first()))
+    seed = generator.initial_seed()
+    options = {"optimizer": optimizer, "step_size": step_size, "restarts": restarts, "seed": seed}
+    origin = Origin.of(objective, gp, options, way.parts)
+    learned = _searched(way, _state_to_begin_with(way, origin, resume))
     try:
-        tell(timed(callback, began), EventKind.LEARNED, learned, began)
+        tell(timed(callback, now), EventKind.LEARNED, learned, now)
     except StopRequested as stop:
         return replace(learned, converged=False, reason=str(stop), stopped=True)
     return learned
+
+
+def _state_to_begin_with(way: Way, origin: Origin, resume: TrainingState | None) -> TrainingState:
+    """Return the first state, or the one to go on from if it belongs here."""
+    if resume is None:
+        return TrainingState(origin, way.first())
+    origin.require(resume.origin)
+    return replace(resume, at=way.restored(resume.at))
 
 
 def _searched(way: Way, state: TrainingState) -> Learned:
@@ -115,7 +147,8 @@ def _searched(way: Way, state: TrainingState) -> Learned:
             known = len(state.steps)
             state = way.after(state, state.at)
             if len(state.steps) > known:
-                tell(search.callback, EventKind.STEP, StepTaken(state.steps[-1], state), search.began)
+                stored = replace(state, at=way.lean(state.at))
+                tell(search.callback, EventKind.STEP, StepTaken(state.steps[-1], stored), search.began)
     except StopRequested as stop:
         outcome = Outcome(way.best_so_far(state.at), False, str(stop), stopped=True)
     return _learned(search, state, outcome)

@@ -1,6 +1,7 @@
 """L-BFGS on a growing part of the data: from a subset by Cholesky to all data by conjugate gradients."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -63,6 +64,11 @@ class Staged:
         drawn = (torch.randn(len(theta), generator=source, dtype=theta.dtype) for _ in range(restarts))
         return cls(search, parts, (search.start, *(search.clamped(theta + one) for one in drawn)), max_steps)
 
+    @property
+    def parts(self) -> str:
+        """Return the parts of the data and their methods, in words."""
+        return ", ".join(f"{len(one.problem)} rows, {method_of(one)}" for one in self.objectives)
+
     def first(self) -> StagedState:
         """Return where it begins."""
         return StagedState(self.starts)
@@ -110,6 +116,21 @@ class Staged:
         point, rows = ascent.point, len(objective.problem)
         theta = tuple(point.theta.tolist())
         return moved.stepped(Step(rows, method_of(objective), point.value, self.search.seconds, theta))
+
+    def lean(self, at: StagedState) -> StagedState:
+        """Return the place as it can be stored."""
+        return self._with_trail(at, lambda objective, trail: objective.lean(trail))
+
+    def restored(self, at: StagedState) -> StagedState:
+        """Return a stored place as it was."""
+        return self._with_trail(at, lambda objective, trail: objective.restored(trail, self.search.gp))
+
+    def _with_trail(self, at: StagedState, change: Callable[[Criterion, Any], Any]) -> StagedState:
+        if at.ascent is None or at.ascent.point.state is None:
+            return at
+        point = at.ascent.point
+        trail = change(self.objectives[at.stage], point.state)
+        return replace(at, ascent=replace(at.ascent, point=replace(point, state=trail)))
 
     def _begun(self, at: StagedState) -> Ascent[Any]:
         """Return the search from the next start, after its first evaluation."""

@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from kernelcg.inference.learning.lbfgs import Ascent, Curvature
+from kernelcg.inference.learning.origin import Origin
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,12 @@ class StochasticState:
 
 @dataclass(frozen=True, eq=False)
 class TrainingState:
-    """All that decides what learning does next, and what it did so far."""
+    """All that decides what learning does next, and what it did so far.
 
+    One that comes with an event holds no preconditioner: that is built again, to the same bits, when learning goes on.
+    """
+
+    origin: Origin
     at: StagedState | StochasticState
     steps: tuple[Step, ...] = ()
     evaluations: int = 0

@@ -1,6 +1,6 @@
 """Stochastic gradient ascent: unbiased gradients with fresh probes at every step, on all data."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Generator, Tensor
@@ -48,6 +48,11 @@ class Stochastic:
     max_steps: int
     generator: Generator
 
+    @property
+    def parts(self) -> str:
+        """Return how much of the data it learns from, in words."""
+        return f"{len(self.search.objective.problem)} rows, {method_of(self.search.objective)}"
+
     def first(self) -> StochasticState:
         """Return where it begins."""
         return StochasticState(self.search.start, ())
@@ -68,6 +73,16 @@ class Stochastic:
     def best_so_far(self, at: StochasticState) -> Tensor:
         """Return where it is: what an earlier point was worth is not known."""
         return at.theta
+
+    def lean(self, at: StochasticState) -> StochasticState:
+        """Return the place as it can be stored."""
+        return at if at.trail is None else replace(at, trail=self.search.objective.lean(at.trail))
+
+    def restored(self, at: StochasticState) -> StochasticState:
+        """Return a stored place as it was."""
+        if at.trail is None:
+            return at
+        return replace(at, trail=self.search.objective.restored(at.trail, self.search.gp))
 
     def after(self, state: TrainingState, at: StochasticState) -> TrainingState:
         """Return the state after one step."""
