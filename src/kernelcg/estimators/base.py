@@ -13,7 +13,7 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from kernelcg.estimators.data import as_tensor
-from kernelcg.estimators.session import Session
+from kernelcg.estimators.session import Resumable, Session
 from kernelcg.estimators.settings import Plan, narrated
 from kernelcg.events import Listener
 from kernelcg.inference.learning.learn import Learned
@@ -50,10 +50,10 @@ class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is 
         return state
 
     @contextmanager
-    def _fitting(self, callback: Listener | None) -> Iterator[Session]:
+    def _fitting(self, callback: Listener | None, resume: Resumable = None) -> Iterator[Session]:
         """Do a fit: it succeeds or leaves the estimator as it was, and it is told to the callback and the log."""
         with self._all_or_nothing(), narrated(self.verbose):
-            yield Session.of(callback, self.max_seconds)
+            yield Session.of(callback, self.max_seconds, resume)
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:

@@ -11,8 +11,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from kernelcg.errors import StateMismatch
 from kernelcg.estimators.laplace_estimator import Floats, LaplaceEstimator
-from kernelcg.estimators.session import Session, predicting, tell_of_all
+from kernelcg.estimators.session import Resumable, Session, predicting, tell_of_all
 from kernelcg.estimators.settings import first_kernel
 from kernelcg.events import Listener
 from kernelcg.inference.laplace.latent_model import LatentProcess
@@ -142,19 +143,19 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
 
     # learning
 
-    def fit(self, X: Any, y: Any, *, callback: Listener | None = None) -> Self:
+    def fit(self, X: Any, y: Any, *, callback: Listener | None = None, resume: Resumable = None) -> Self:
         """Learn the hyperparameters and condition the latent functions on the data.
 
         Parameters
         ----------
         X : (n, d)
         y : (n,) labels of any kind: numbers, strings, booleans
-        callback : as in `GPRegressor.fit`
+        callback, resume : as in `GPRegressor.fit`
         """
         self._check_options()
         if self.likelihood not in ("auto", *LINKS):
             raise ValueError(f"likelihood must be 'auto' or one of {', '.join(LINKS)}, not {self.likelihood!r}")
-        with self._fitting(callback) as session:
+        with self._fitting(callback, resume) as session:
             X, y = validate_data(self, X, y, dtype=np.float64)
             check_classification_targets(y)
             self.classes_, codes = np.unique(y, return_inverse=True)
@@ -179,11 +180,14 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
 
     def _fit_one_against_the_rest(self, X: Floats, codes: NDArray[np.int64], session: Session) -> list[str]:
         """Condition one latent function for each class, independently; return what went wrong."""
+        sessions = [session.about(self._observations(X, codes == c)) for c in range(len(self.classes_))]
+        if session.resume is not None and all(one.resume is None for one in sessions):
+            raise StateMismatch("the state is of other data: of none of the classes against the rest")
         machines, problems = [], []
         for c, label in enumerate(self.classes_):
             machine = clone(self)
             machine.classes_, machine.n_features_in_ = np.array([False, True]), self.n_features_in_
-            found = machine._fit_jointly(X, (codes == c).astype(int), session)
+            found = machine._fit_jointly(X, (codes == c).astype(int), sessions[c])
             problems += [f"class {label!s}: {problem}" for problem in found]
             machines.append(machine)
         self._keep_machines(machines)

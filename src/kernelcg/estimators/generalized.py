@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kernelcg.estimators.data import as_tensor
 from kernelcg.estimators.laplace_estimator import Floats, LaplaceEstimator
-from kernelcg.estimators.session import predicting, tell_of_all
+from kernelcg.estimators.session import Resumable, predicting, tell_of_all
 from kernelcg.estimators.settings import START_NOISE, first_kernel
 from kernelcg.events import Listener
 from kernelcg.inference.gaussian.drift import spread_of
@@ -119,7 +119,9 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
 
     # learning
 
-    def fit(self, X: Any, y: Any, exposure: Any = None, *, callback: Listener | None = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, exposure: Any = None, *, callback: Listener | None = None, resume: Resumable = None
+    ) -> Self:
         """Learn the hyperparameters and condition the latent function on the data.
 
         Parameters
@@ -128,10 +130,10 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
         y : (n,) what the likelihood allows: numbers, counts, positive amounts
         exposure : (n,) or one number: the time or area behind each count ("poisson", "negative_binomial"), the number
             of trials ("binomial"); None means 1. The other likelihoods ignore it
-        callback : as in `GPRegressor.fit`
+        callback, resume : as in `GPRegressor.fit`
         """
         self._check_options()
-        with self._fitting(callback) as session:
+        with self._fitting(callback, resume) as session:
             X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
             problem = self._observations(X, y, _checked_exposure(exposure, len(X)), mean=self.mean)
             likelihood, variance = self._first_likelihood(problem.y)

@@ -8,10 +8,11 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from torch import Tensor
 
 from kernelcg.arguments import positive
+from kernelcg.errors import StateMismatch
 from kernelcg.estimators.data import as_tensor
 from kernelcg.estimators.gaussian_estimator import GaussianEstimator
 from kernelcg.estimators.learning_warnings import unlearned
-from kernelcg.estimators.session import Session, predicting, tell_of_all
+from kernelcg.estimators.session import Resumable, Session, predicting, tell_of_all
 from kernelcg.estimators.settings import (
     check_options,
     generator_from,
@@ -24,7 +25,7 @@ from kernelcg.inference.bounds.certificate import certificate
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.gaussian.model import GaussianProcess, Noise, Regression
 from kernelcg.inference.gaussian.objective import Objective
-from kernelcg.inference.learning.learn import Learned
+from kernelcg.inference.learning.learn import Learned, learn
 from kernelcg.kernels import Kernel
 from kernelcg.randomness import child
 
@@ -104,18 +105,26 @@ class KernelRidge(GaussianEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, callback: Listener | None = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        callback: Listener | None = None,
+        resume: Resumable = None,
+    ) -> Self:
         """Choose the hyperparameters if that was asked for, and solve for the weights.
 
         Parameters
         ----------
         sample_weight : (n,) weights of the squared errors: αᵢ = α / wᵢ; rows of weight 0 are left out
-        callback : as in `GPRegressor.fit`
+        callback, resume : as in `GPRegressor.fit`
         """
         check_options(self.get_params(deep=False))
         if self.selection not in (None, *SELECTIONS):
             raise ValueError(f"selection must be None or one of {', '.join(SELECTIONS)}, not {self.selection!r}")
-        with self._fitting(callback) as session:
+        with self._fitting(callback, resume) as session:
             X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
             kernel, noise = self._first(X.shape[1])
             Y, extra = y.reshape(len(y), -1).astype(np.float64), None
@@ -167,15 +176,22 @@ class KernelRidge(GaussianEstimator):
         generator = generator_from(self.random_state)
         seed = generator.initial_seed()
         if self.selection is None:
+            if session.resume is not None:
+                raise StateMismatch(
+                    "selection is None: nothing is learned here, so that there is nothing to go on with"
+                )
             self.learning_ = Learned(gp, (), 0, True, "hyperparameters as given", 0.0)
         else:
             numerics = Numerics(self.probes, preconditioner=self.preconditioner, seed=seed)
-            self.learning_ = unlearned(problem, gp) or session.learned(
-                Objective(problem, self.selection, self.method, numerics),
-                gp,
-                max_steps=STEPS if self.max_iter is None else self.max_iter,
-                generator=child(generator, "selection"),
-            )
+            with session.learning() as callback:
+                self.learning_ = (unlearned(problem, gp) if session.resume is None else None) or learn(
+                    Objective(problem, self.selection, self.method, numerics),
+                    gp,
+                    max_steps=STEPS if self.max_iter is None else self.max_iter,
+                    generator=child(generator, "selection"),
+                    callback=callback,
+                    resume=session.resume,
+                )
         self.posterior_ = self._conditioned(problem, self.learning_.gp, generator, session)
         self.n_iter_ = max(len(self.learning_.steps), 1)
         self.kernel_, self.alpha_ = self.posterior_.gp.kernel, self.posterior_.gp.noise.variance.item()

@@ -35,6 +35,7 @@ from kernelcg.inference.laplace.latent_model import STORED_SHARE, LatentProcess,
 from kernelcg.inference.laplace.newton_systems import IterativeSystems
 from kernelcg.inference.laplace.objective import FACTORS, LaplaceObjective, chosen_laplace_method
 from kernelcg.inference.laplace.posterior import LaplacePosterior, LatentPrediction, condition_laplace
+from kernelcg.inference.learning.learn import learn
 from kernelcg.kernels import Kernel
 from kernelcg.preconditioners.base import FACTORS_AT_ONCE
 from kernelcg.randomness import child
@@ -134,15 +135,18 @@ class LaplaceEstimator(ProcessEstimator):
         numerics = self._numerics(problem)
         self.plan_ = planned(problem, self.method, numerics.probes + problem.H.shape[1])
         session.tell(EventKind.PLAN, self.plan_)
-        self.learning_ = session.learned(
-            LaplaceObjective(problem, self.method, numerics),
-            gp,
-            optimizer=None if unlearnable else self.optimizer,
-            max_steps=self.max_iter if self.max_iter is not None else STEPS.get(self.optimizer or "", 0),
-            step_size=self.step_size,
-            restarts=self.n_restarts,
-            generator=child(generator_from(self.random_state), "learning"),
-        )
+        with session.learning() as callback:
+            self.learning_ = learn(
+                LaplaceObjective(problem, self.method, numerics),
+                gp,
+                optimizer=None if unlearnable else self.optimizer,
+                max_steps=self.max_iter if self.max_iter is not None else STEPS.get(self.optimizer or "", 0),
+                step_size=self.step_size,
+                restarts=self.n_restarts,
+                generator=child(generator_from(self.random_state), "learning"),
+                callback=callback,
+                resume=session.resume,
+            )
         if unlearnable and self.optimizer is not None:
             self.learning_ = replace(self.learning_, converged=False, reason=unlearnable)
         self.posterior_ = condition_laplace(

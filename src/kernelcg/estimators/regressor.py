@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any, Self, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
@@ -19,14 +18,14 @@ from kernelcg.estimators.data import (
 )
 from kernelcg.estimators.gaussian_estimator import GaussianEstimator
 from kernelcg.estimators.learning_warnings import unlearned
-from kernelcg.estimators.session import Session, predicting, tell_of_all
+from kernelcg.estimators.session import Resumable, Session, predicting, tell_of_all
 from kernelcg.estimators.settings import (
     STEPS,
-    Plan,
     check_options,
     first_process,
     generator_from,
     planned,
+    planned_together,
     require_range,
 )
 from kernelcg.events import EventKind, Listener
@@ -40,7 +39,7 @@ from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.gaussian.objective import Objective
 from kernelcg.inference.gaussian.posterior import Posterior, Prediction
 from kernelcg.inference.gaussian.sampling import draws
-from kernelcg.inference.learning.learn import Learned
+from kernelcg.inference.learning.learn import Learned, learn
 from kernelcg.randomness import child
 from kernelcg.solvers import Stopping
 
@@ -145,7 +144,15 @@ class GPRegressor(GaussianEstimator):
 
     # learning
 
-    def fit(self, X: Any, y: Any, noise_variance: Any = None, *, callback: Listener | None = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        noise_variance: Any = None,
+        *,
+        callback: Listener | None = None,
+        resume: Resumable = None,
+    ) -> Self:
         """Learn the hyperparameters and condition the process on the data.
 
         Parameters
@@ -156,9 +163,11 @@ class GPRegressor(GaussianEstimator):
             noise (which may be fixed at a small value)
         callback : told of every event (see `kernelcg.events`); where it returns True, learning ends and the best
             hyperparameters so far are kept
+        resume : the state that came with a step of an earlier fit to the same data, or the path of a file that
+            `kernelcg.estimators.training_files.save_state` has written: learning goes on to the same numbers
         """
         check_options(self.get_params(deep=False))
-        with self._fitting(callback) as session:
+        with self._fitting(callback, resume) as session:
             X, y, noise_variance = without_missing(X, y, noise_variance, self.missing)
             X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
             known = checked_noise_variance(noise_variance, len(X))
@@ -182,8 +191,7 @@ class GPRegressor(GaussianEstimator):
     ) -> Self:
         """Condition on more observations, from the old solution and with the old kind of preconditioner.
 
-        Hyperparameters and the standardisation of y stay as they are; ``learn=True`` goes on learning from them. The
-        callback is as in `fit`.
+        The standardisation of y stays as it is, and so do the hyperparameters, unless ``learn`` asks for new ones.
         """
         check_is_fitted(self)
         X, y, noise_variance = without_missing(X, y, noise_variance, self.missing)
@@ -194,7 +202,7 @@ class GPRegressor(GaussianEstimator):
         if known is not None and np.ptp(self.y_scale_) > 0:
             raise ValueError("noise_variance of several outputs in different units must be given to fit already")
         more = self._problem(X, y.reshape(len(y), -1).astype(np.float64), known)
-        plan, generator = self._plan_with(more), generator_from(self.random_state)
+        plan = planned_together(self.posterior_.problem, more, self.method, self.probes)
         with self._fitting(callback) as session:
             posterior = updated(
                 self._posterior(),
@@ -203,7 +211,7 @@ class GPRegressor(GaussianEstimator):
                 more.noise_variance,
                 method=plan.method,
                 preconditioner=self.preconditioner,
-                generator=generator,
+                generator=generator_from(self.random_state),
                 callback=session.onlooker,
             )
             self.plan_ = plan
@@ -323,13 +331,6 @@ class GPRegressor(GaussianEstimator):
             require_magnitude(known, "noise_variance, relative to the variance of y,", remedy, most=LARGEST_VARIANCE)
         return self._regression(X, Y, known, self.mean)
 
-    def _plan_with(self, more: Regression) -> Plan:
-        """Return the plan for the present data and further ones."""
-        old = self.posterior_.problem
-        X, Y = torch.cat([old.X, more.X]), torch.cat([old.Y, more.Y])
-        sizes = replace(more, X=X, Y=Y, noise_variance=None, mean="zero")
-        return planned(sizes, self.method, self.probes + Y.shape[1] + old.H.shape[1])
-
     def _objective(self, problem: Regression) -> Objective:
         seed = generator_from(self.random_state).initial_seed()
         stochastic = self.optimizer in ("adagrad", "adam")
@@ -342,15 +343,18 @@ class GPRegressor(GaussianEstimator):
         session.tell(EventKind.PLAN, self.plan_)
         require_range(gp.kernel, problem)
         generator = generator_from(self.random_state)
-        learned = (unlearned(problem, gp) if optimizer else None) or session.learned(
-            self._objective(problem),
-            gp,
-            optimizer=optimizer,
-            max_steps=self.max_iter if self.max_iter is not None else STEPS.get(optimizer or "", 0),
-            step_size=self.step_size,
-            restarts=self.n_restarts,
-            generator=child(generator, "learning"),
-        )
+        with session.learning() as callback:
+            learned = (unlearned(problem, gp) if optimizer and session.resume is None else None) or learn(
+                self._objective(problem),
+                gp,
+                optimizer=optimizer,
+                max_steps=self.max_iter if self.max_iter is not None else STEPS.get(optimizer or "", 0),
+                step_size=self.step_size,
+                restarts=self.n_restarts,
+                generator=child(generator, "learning"),
+                callback=callback,
+                resume=session.resume,
+            )
         self._keep(self._conditioned(problem, learned.gp, generator, session), learned, session)
         self._warn_of_fit(gp, session, stacklevel=4)
 

@@ -2,12 +2,13 @@
 
 import logging
 import math
+import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
@@ -16,10 +17,11 @@ from torch import Tensor
 from kernelcg.errors import StopRequested
 from kernelcg.estimators.settings import logger
 from kernelcg.events import Chunk, Event, EventKind, Listener, informed, insisting, tell, time_limit, timed, together
-from kernelcg.inference.learning.criterion import Criterion
-from kernelcg.inference.learning.learn import Learned, learn
-from kernelcg.inference.learning.state import Step
-from kernelcg.parameters import Parametric
+from kernelcg.inference.learning.origin import data_digest
+from kernelcg.inference.learning.state import Step, TrainingState
+
+Resumable = TrainingState | str | os.PathLike[str] | None
+"""What a fit can go on from: a state that came with an event of an earlier one, or the path of its file."""
 
 
 class Interrupts:
@@ -64,18 +66,34 @@ class Session:
     ----------
     began : time, by ``time.perf_counter``, from which the seconds of events and the time limit are counted
     callback : told of everything: the log, and the listener of the user
+    resume : the state of learning to go on from, if any
     """
 
     began: float
     callback: Listener | None
     interrupts: Interrupts
     max_seconds: float | None = None
+    resume: TrainingState | None = None
 
     @classmethod
-    def of(cls, callback: Listener | None, max_seconds: float | None) -> "Session":
-        """Return what begins now."""
+    def of(
+        cls,
+        callback: Listener | None,
+        max_seconds: float | None,
+        resume: Resumable = None,
+    ) -> "Session":
+        """Return what begins now, from a state or the file of one if that is given."""
         began = time.perf_counter()
-        return cls(began, timed(together(log_event, callback), began), Interrupts(), max_seconds)
+        if resume is not None and not isinstance(resume, TrainingState):
+            from kernelcg.estimators.training_files import load_state
+
+            resume = load_state(resume)
+        return cls(began, timed(together(log_event, callback), began), Interrupts(), max_seconds, resume)
+
+    def about(self, problem: Any) -> "Session":
+        """Return the session of one of several models, which goes on from the state if that is of its data."""
+        fits = self.resume is not None and self.resume.origin.data == data_digest(problem)
+        return self if fits else replace(self, resume=None)
 
     @property
     def onlooker(self) -> Listener | None:
@@ -86,11 +104,12 @@ class Session:
         """Tell of something that happens now."""
         tell(self.callback, kind, payload, self.began)
 
-    def learned(self, objective: Criterion, gp: Parametric, **options: Any) -> Learned:
-        """Return what is learned until it converges, the user interrupts, or the time is up."""
+    @contextmanager
+    def learning(self) -> Iterator[Listener | None]:
+        """Give the listener for learning, which the user may interrupt while this lasts and which the time may end."""
         limit = time_limit(self.max_seconds, self.began)
         with self.interrupts.heard():
-            return learn(objective, gp, callback=together(self.callback, self.interrupts.listen, limit), **options)
+            yield together(self.callback, self.interrupts.listen, limit)
 
 
 def predicting(callback: Listener | None) -> Listener | None:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -121,6 +121,13 @@ def planned(problem: Regression, method: str, columns: int) -> Plan:
     leaner = " (the iterative one stores no matrix)" if chosen == "direct" else ""
     require_memory(expected, budget, f"fitting {n} rows by the {chosen} method{leaner}")
     return Plan(n, d, chosen, reason, problem.X.device.type, expected, budget)
+
+
+def planned_together(old: Regression, more: Regression, method: str, probes: int) -> Plan:
+    """Return the plan for the data of a model and further ones."""
+    X, Y = torch.cat([old.X, more.X]), torch.cat([old.Y, more.Y])
+    sizes = replace(more, X=X, Y=Y, noise_variance=None, mean="zero")
+    return planned(sizes, method, probes + Y.shape[1] + old.H.shape[1])
 
 
 def require_range(kernel: Kernel, problem: Regression) -> None:
