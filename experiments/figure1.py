@@ -8,7 +8,7 @@ import importlib.metadata
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,10 +19,11 @@ from protocol import CAPS, CG, DIAGONAL, LENGTHSCALES, METHODS, NOISES, Method
 from torch import Tensor
 
 from kernelcg import backends, datasets, planning, preconditioners
+from kernelcg.events import Listener
 from kernelcg.kernels import RBF
 from kernelcg.operators import CountsInner, Invertible, KernelPlusDiagonal
 from kernelcg.randomness import child, seeded
-from kernelcg.solvers import Progress, SolveReport, Status, Stopping, solve
+from kernelcg.solvers import SolveReport, Status, Stopping, solve
 
 RESULTS = Path(__file__).parent / "results"
 SEED = 48
@@ -164,11 +165,11 @@ def run_built(built: Built, A: KernelPlusDiagonal, y: Tensor, stopping: Stopping
     return outcome(report, built.setup, built.seconds, built.notes)
 
 
-def watch(P: Invertible, left: int) -> Callable[[Progress], bool] | None:
+def watch(P: Invertible, left: int) -> Listener | None:
     """Return a callback that ends a solve once its inner products have used up what is left."""
     if not isinstance(P, CountsInner):
         return None
-    return lambda progress: P.inner.columns + progress.iteration > left
+    return lambda event: P.inner.columns + event.payload.iteration > left
 
 
 def outcome(report: SolveReport, setup: int = 0, built: float = 0.0, notes: tuple[str, ...] = ()) -> Outcome:

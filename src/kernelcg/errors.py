@@ -9,8 +9,16 @@ class MemoryBudgetExceeded(MemoryError):
     """The work does not fit the memory budget it was given; nothing was allocated."""
 
 
+class StopRequested(Exception):
+    """A listener wants the work to end; the message is the reason."""
+
+
 class ConvergenceWarning(UserWarning):
     """An estimator finished, but some of its linear solves did not converge."""
+
+
+class StateMismatch(ValueError):
+    """A state of learning belongs to other data, another process or other options; the message says which."""
 
 
 class ModelFileError(ValueError):

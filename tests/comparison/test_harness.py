@@ -12,6 +12,7 @@ from kernelcg.comparison import harness
 from kernelcg.comparison.methods import METHODS, conditioned_by, criterion_of, learned_by, unsuited
 from kernelcg.comparison.tasks import ClassificationTask, RegressionTask, first_rbf
 from kernelcg.errors import MemoryBudgetExceeded
+from kernelcg.events import EventKind
 from kernelcg.inference.gaussian.likelihood_by_cholesky import direct_estimate
 from kernelcg.inference.laplace.evidence import laplace_estimate
 
@@ -35,6 +36,16 @@ def exact_value(task, gp):
     if isinstance(task, ClassificationTask):
         return laplace_estimate(task.problem, gp, "direct")[0].value
     return direct_estimate(task.problem, gp).value
+
+
+def steps_into(seen):
+    """Return a listener that adds every step to a list."""
+
+    def listen(event):
+        if event.kind is EventKind.STEP:
+            seen.append(event.payload.step)
+
+    return listen
 
 
 # what is learned
@@ -132,7 +143,7 @@ def test_the_warm_up_goes_the_way_of_the_run(monkeypatch):
 def test_restarts_forget_the_curvature_but_go_on():
     task, _, _ = task_on(False)
     seen = []
-    learned = learned_by(METHODS["CHOL-restarted"], task, max_steps=7, callback=seen.append)
+    learned = learned_by(METHODS["CHOL-restarted"], task, max_steps=7, callback=steps_into(seen))
     assert len(seen) == len(learned.steps) == 7
     seconds, values = ([getattr(step, name) for step in seen] for name in ("seconds", "value"))
     assert seconds == sorted(seconds)
@@ -196,9 +207,9 @@ def ticking(monkeypatch):
     real = learned_by
 
     def learning(method, task, *, callback, **options):
-        def slow(step):
-            clock.now += 1.0
-            return callback(step)
+        def slow(event):
+            clock.now += event.kind is EventKind.STEP
+            return callback(event)
 
         return real(METHODS["CHOL"], task, max_steps=10, callback=slow)
 

@@ -14,6 +14,7 @@ from kernelcg.comparison.data import standardised
 from kernelcg.comparison.harness import Evaluation, Run
 from kernelcg.comparison.methods import METHODS
 from kernelcg.comparison.tasks import RegressionTask
+from kernelcg.events import EventKind
 from kernelcg.kernels import RBF
 from kernelcg.preconditioners import available
 
@@ -64,11 +65,16 @@ def test_tables_and_pictures(regression, tmp_path):
 def test_classification_of_words_with_a_kernel_of_ones_own():
     seen = []
     found = kernelcg.compare(
-        X, LABELS, kernel=RBF(1.0, 4.0), methods=["kernelcg"], budget=5, points=2, progress=seen.append
+        X, LABELS, kernel=RBF(1.0, 4.0), methods=["kernelcg"], budget=5, points=2, callback=seen.append
     )
+    ends = [event.payload for event in seen if event.kind is EventKind.METHOD]
     assert found.task == "classification"
     assert found.table()[0]["error"] < 0.3
-    assert len(seen) == 1
+    assert [str(one) for one in ends] == [f"kernelcg, split 1 of 1: {ends[0].status}, {ends[0].steps} steps"]
+    assert seen[-1].kind is EventKind.END
+    assert seen[-1].payload is found
+    seconds = [event.seconds for event in seen]
+    assert seconds == sorted(seconds)
     assert any(trial.converged for trial in found.preconditioners)
 
 

@@ -10,21 +10,22 @@ import torch
 from inference.gaussian_truth import Truth, drawn, relative_error, toy
 from scipy.optimize import minimize
 
+from kernelcg.events import EventKind
 from kernelcg.inference import GaussianProcess, Learned, Noise, Numerics, Objective, Regression, learn
 from kernelcg.inference.gaussian import objective
 from kernelcg.inference.gaussian.likelihood_by_cholesky import direct_estimate
 from kernelcg.inference.learning.criterion_value import CriterionValue
-from kernelcg.inference.learning.lbfgs import LONGEST_STEP, Curvature, Point, ascend
+from kernelcg.inference.learning.lbfgs import LONGEST_STEP, Ascent, Curvature, Point, Rule, advanced
 from kernelcg.inference.learning.learn import WIDEST
 from kernelcg.kernels import RBF, Matern, Periodic
 from kernelcg.randomness import seeded
 from kernelcg.solvers import Status, Stopping
 
-# ascend
+# L-BFGS
 
 
 def function(f, known=True):
-    """Return f as `ascend` wants it, with values or without."""
+    """Return f as `advanced` wants it, with values or without."""
 
     def evaluate(theta, state=None):
         x = theta.clone().requires_grad_()
@@ -40,9 +41,17 @@ def climbed(f, start, *, known=True, tolerance=1e-9, lower=-50.0, upper=50.0, ma
     start = torch.tensor(start, dtype=torch.float64)
     lower, upper = (torch.as_tensor(bound, dtype=torch.float64).expand(start.shape) for bound in (lower, upper))
     evaluate = function(f, known)
-    return ascend(
-        evaluate, evaluate(start), lower=lower, upper=upper, tolerance=tolerance, max_steps=max_steps, **options
-    )
+    return ascended(evaluate, evaluate(start), Rule(lower, upper, tolerance, max_steps), **options)
+
+
+def ascended(evaluate, start, rule, callback=None):
+    """Return the end of the search from a point; tell the callback of every point it steps to."""
+    ascent = Ascent(start)
+    while not ascent.ended:
+        before, ascent = ascent, advanced(ascent, evaluate, rule)
+        if callback and ascent.steps > before.steps:
+            callback(ascent.point)
+    return ascent
 
 
 def highest(f, start, lower=-50.0, upper=50.0):
@@ -210,7 +219,7 @@ def test_wrong_gradients_are_admitted():
 
     start = lying(torch.ones(2, dtype=torch.float64))
     bounds = {"lower": torch.full((2,), -9.0).double(), "upper": torch.full((2,), 9.0).double()}
-    ascent = ascend(lying, start, **bounds, tolerance=1e-6, max_steps=50)
+    ascent = ascended(lying, start, Rule(**bounds, tolerance=1e-6, max_steps=50))
     assert not ascent.converged
     assert "no step along the gradient brings a gain" in ascent.reason
     assert ascent.point is start
@@ -233,6 +242,16 @@ def test_curvature_solves_with_the_hessian():
 
 
 # learning by the direct method
+
+
+def steps_into(seen):
+    """Return a listener that adds every step to a list."""
+
+    def listen(event):
+        if event.kind is EventKind.STEP:
+            seen.append(event.payload.step)
+
+    return listen
 
 
 def optimum(truth, start, prior=lambda theta: 0.0, bounds=None):
@@ -418,7 +437,7 @@ def test_starts_at_which_the_criterion_is_not_finite():
 def test_limit_on_steps_and_callback():
     truth = Truth(RBF(1.0), *drawn(RBF(1.0), 60, 2, 0.1), 0.1)
     gp, seen = GaussianProcess(RBF(5.0), Noise(2.0)), []
-    learned = learned_from(truth, gp, max_steps=2, callback=seen.append)
+    learned = learned_from(truth, gp, max_steps=2, callback=steps_into(seen))
     assert not learned.converged
     assert learned.reason == "the limit on steps came first"
     assert tuple(seen) == learned.steps
@@ -432,8 +451,8 @@ def test_the_callback_may_end_learning_and_sees_where_it_is(optimizer):
     truth = Truth(RBF(1.0), *drawn(RBF(1.0), 60, 2, 0.1), 0.1)
     gp, seen = GaussianProcess(RBF(5.0), Noise(2.0)), []
 
-    def enough(step):
-        seen.append(step)
+    def enough(event):
+        steps_into(seen)(event)
         return len(seen) == 3
 
     learned = learned_from(truth, gp, optimizer=optimizer, callback=enough)
@@ -483,7 +502,7 @@ class TwoHills:
     def rows_to_learn_from(self):
         return len(self.problem)
 
-    def __call__(self, gp, trail=None, *, value=True, errors=False):
+    def __call__(self, gp, trail=None, *, value=True, errors=False, callback=None):
         theta = gp.log_parameters().detach().requires_grad_()
         x = theta[0]
         height = 3 * torch.exp(-8 * x**2) + 30 * torch.exp(-8 * (x - 1) ** 2)
@@ -515,7 +534,7 @@ class IrrelevantToFew(TwoHills):
     def on(self, rows):
         return replace(self, problem=Rows(len(rows)))
 
-    def __call__(self, gp, trail=None, *, value=True, errors=False):
+    def __call__(self, gp, trail=None, *, value=True, errors=False, callback=None):
         theta = gp.log_parameters().detach().requires_grad_()
         height = 30 * torch.exp(-0.5 * theta[0] ** 2) if len(self.problem) == 1000 else 20 * theta[0]
         (gradient,) = torch.autograd.grad(height, theta)

@@ -14,6 +14,7 @@ from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.kernels import RBF, Linear, Matern
 from kernelcg.operators import DenseMatrix
 from kernelcg.planning import automatic as module
+from kernelcg.planning.growing_factor import GrowingFactor
 from kernelcg.preconditioners import recipe
 from kernelcg.randomness import seeded
 from kernelcg.solvers import Status, Stopping
@@ -159,8 +160,8 @@ def test_a_callback_sees_one_sequence_and_may_stop():
     seen = []
     A, B = system(0.3, 1e-4, memory=NO_DIRECT), normal(N, 1, 1)
 
-    def callback(progress):
-        seen.append(progress.iteration)
+    def callback(event):
+        seen.append(event.payload.iteration)
         return len(seen) > 6
 
     report = planning.solve(A, B, stopping=Stopping(rtol=1e-6), callback=callback)
@@ -277,8 +278,8 @@ def test_a_stop_is_a_stop_with_a_kept_preconditioner_too():
     A, B, seen = system(0.3, 1e-3, memory=NO_DIRECT), normal(N, 1, 1), []
     _, kept = planning.solve_reusing(A, B, None, stopping=Stopping(rtol=1e-6))
 
-    def callback(progress):
-        seen.append(progress.iteration)
+    def callback(event):
+        seen.append(event.payload.iteration)
         return len(seen) == 2
 
     report, _ = planning.solve_reusing(A, B, kept, stopping=Stopping(rtol=1e-10), callback=callback)
@@ -314,7 +315,7 @@ def test_memory_that_shrinks_on_the_way_costs_the_preconditioner_only(monkeypatc
     def refuse(self, rank):
         raise MemoryBudgetExceeded("no more")
 
-    monkeypatch.setattr(module.GrowingFactor, "grow", refuse)
+    monkeypatch.setattr(GrowingFactor, "grow", refuse)
     A, B = system(0.1, 1e-2, memory=NO_DIRECT), normal(N, 1, 1)
     report = planning.solve(A, B, stopping=Stopping(rtol=1e-6, max_iterations=3000))
     assert report.status is Status.CONVERGED

@@ -159,7 +159,7 @@ def test_condition_numbers_come_close_from_below(method, P):
 
 def test_callback_sees_every_iteration():
     seen = []
-    report = solve(hard_system(60, 0.1), normal(60, 2), callback=seen.append)
+    report = solve(hard_system(60, 0.1), normal(60, 2), callback=lambda event: seen.append(event.payload))
     assert [progress.iteration for progress in seen] == list(range(len(report.residual_norms)))
     assert float(seen[0].relative_residuals.max()) == pytest.approx(1.0)
     assert float(seen[-1].relative_residuals.max()) <= 1e-6

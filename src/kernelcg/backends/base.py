@@ -3,7 +3,7 @@
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -195,6 +195,10 @@ class Points:
     def budget(self) -> int:
         """Return the bytes that work with them may allocate."""
         return self.backend.room(self.X.device)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the data alone: they are placed again where they are unpickled."""
+        return type(self.backend).place, (self.backend, self.X)
 
     def bind(self, kernel: Kernel) -> KernelMatrix:
         """Return K of a kernel at these points."""

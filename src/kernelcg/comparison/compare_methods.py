@@ -3,8 +3,9 @@
 import csv
 import math
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from kernelcg.errors import SolveFailed
 from kernelcg.estimators.classifier import first_latent_kernel
 from kernelcg.estimators.settings import chosen_device, first_process
 from kernelcg.estimators.sklearn_kernels import converted
+from kernelcg.events import EventKind, Listener, tell, timed
 from kernelcg.inference.gaussian.model import Regression
 
 DEFAULT = ("kernelcg", "CHOL", "PCG", "CG", "FITC", "PITC", "VAR")
@@ -146,6 +148,20 @@ class Comparison:
         return found
 
 
+@dataclass(frozen=True)
+class MethodRun:
+    """The end of one run of a comparison."""
+
+    method: str
+    split: int
+    splits: int
+    status: str
+    steps: int
+
+    def __str__(self) -> str:
+        return f"{self.method}, split {self.split} of {self.splits}: {self.status}, {self.steps} steps"
+
+
 def compare(
     X: Any,
     y: Any = None,
@@ -161,7 +177,7 @@ def compare(
     seed: int = 0,
     device: str = "cpu",
     preconditioners: bool = True,
-    progress: Callable[[str], None] | None = None,
+    callback: Listener | None = None,
 ) -> Comparison:
     """Compare methods for learning a Gaussian process on your data, and preconditioners on the system they end with.
 
@@ -174,8 +190,11 @@ def compare(
     folds, test, seed : random splits, the share of rows held out in each, and their seed
     points : places of each path at which predictions are judged
     preconditioners : whether to solve one system with every preconditioner
-    progress : called with a line after every run, for example ``print``
+    callback : told of every event of learning and, with a `MethodRun`, of the end of every run; where it returns True,
+        learning by this method ends and the next one begins
     """
+    began = time.perf_counter()
+    heard = timed(callback, began)
     methods = [methods] if isinstance(methods, str) else list(methods)
     unknown = [name for name in methods if name not in METHODS]
     if unknown or not methods:
@@ -192,17 +211,16 @@ def compare(
         for name in methods:
             job = task_on(data, split, kernel, where)
             X_test, y_test = (torch.from_numpy(part).to(where) for part in (split.X_test, split.y_test))
-            one = run(METHODS[name], job, X_test, y_test, budget=budget, seed=seed, points=points)
+            one = run(METHODS[name], job, X_test, y_test, budget=budget, seed=seed, points=points, callback=heard)
             runs.setdefault(name, []).append(one)
-            if progress:
-                steps = f", {len(one.path) - 1} steps" if one.path else ""
-                progress(f"{name}, split {number + 1} of {folds}: {one.status}{steps}")
+            ended = MethodRun(name, number + 1, folds, one.status, max(len(one.path) - 1, 0))
+            tell(heard, EventKind.METHOD, ended, began)
     kept = {name: tuple(found) for name, found in runs.items()}
     found = Comparison(data.task, len(divided[0].X), data.X.shape[1], budget, kept)
-    if not preconditioners:
-        return found
-    tried = _trials(found, first, seed)
-    return Comparison(found.task, found.rows, found.features, budget, kept, tried)
+    if preconditioners:
+        found = replace(found, preconditioners=_trials(found, first, seed))
+    tell(heard, EventKind.END, found, began)
+    return found
 
 
 def task_on(data: Table, split: Split, kernel: Any, device: torch.device) -> Task:

@@ -20,7 +20,7 @@ from torch import Tensor
 from kernelcg.comparison.methods import Method, conditioned_by, learned_by, unsuited
 from kernelcg.comparison.tasks import Scores, Task
 from kernelcg.errors import MemoryBudgetExceeded, SolveFailed
-from kernelcg.inference.learning.learn import Step
+from kernelcg.events import Event, EventKind, Listener
 from kernelcg.parameters import Parametric
 
 POINTS = 25
@@ -74,9 +74,17 @@ class Run:
 
 
 def run(
-    method: Method, task: Task, X_test: Tensor, y_test: Tensor, *, budget: float, seed: int = 0, points: int = POINTS
+    method: Method,
+    task: Task,
+    X_test: Tensor,
+    y_test: Tensor,
+    *,
+    budget: float,
+    seed: int = 0,
+    points: int = POINTS,
+    callback: Listener | None = None,
 ) -> Run:
-    """Learn for at most ``budget`` seconds, then evaluate the way there.
+    """Learn for at most ``budget`` seconds, or until the callback returns True, then evaluate the way there.
 
     A step that ends after the budget does not count: the run ends where it was when the time was up.
     """
@@ -85,7 +93,7 @@ def run(
         return Run(method, reason, reason, (), (), task.start)
     try:
         warm_up(method, task, seed)
-        path, status, reason = walked(method, task, budget=budget, seed=seed)
+        path, status, reason = walked(method, task, budget=budget, seed=seed, callback=callback)
     except NO_ROOM as error:
         return Run(method, TOO_LARGE, str(error), (), (), task.start)
     kept = tuple(place for place in path if place.seconds <= budget)
@@ -102,15 +110,21 @@ def warm_up(method: Method, task: Task, seed: int = 0) -> None:
         conditioned_by(method, few, learned_by(method, few, seed=seed, max_steps=1).gp, seed=seed)
 
 
-def walked(method: Method, task: Task, *, budget: float, seed: int = 0) -> tuple[list[Place], str, str]:
-    """Return every place that learning went through, how it ended, and why."""
+def walked(
+    method: Method, task: Task, *, budget: float, seed: int = 0, callback: Listener | None = None
+) -> tuple[list[Place], str, str]:
+    """Return every place that learning went through, how it ended, and why; a callback may end it early."""
     began, before = clock(task), task.products
     path = [Place(0, 0.0, 0.0, tuple(task.start.log_parameters().tolist()))]
 
-    def note(step: Step) -> bool:
+    def note(event: Event) -> bool:
+        if callback is not None and callback(event):
+            return True
+        if event.kind is not EventKind.STEP:
+            return False
         seconds = clock(task) - began
         products = math.nan if method.sparse else task.products - before
-        path.append(Place(len(path), seconds, products, step.log_parameters))
+        path.append(Place(len(path), seconds, products, event.payload.step.log_parameters))
         return seconds >= budget
 
     learned = learned_by(method, task, seed=seed, seconds=max(budget, 1e-9), callback=note)

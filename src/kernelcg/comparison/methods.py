@@ -1,7 +1,7 @@
 """The methods that are compared: each a name and its settings, all on the same kernels, starts and optimisers."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -9,10 +9,12 @@ from torch import Generator
 
 from kernelcg.backends.memory import require_memory
 from kernelcg.comparison.tasks import ClassificationTask, Task
-from kernelcg.estimators.regressor import STEPS
-from kernelcg.estimators.settings import generator_from
+from kernelcg.estimators.settings import STEPS, generator_from
+from kernelcg.events import Event, EventKind, Listener
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
-from kernelcg.inference.learning.learn import Criterion, Learned, Step, learn
+from kernelcg.inference.learning.criterion import Criterion
+from kernelcg.inference.learning.learn import Learned, learn
+from kernelcg.inference.learning.state import Step
 from kernelcg.randomness import child
 
 ENDLESS = 10**9
@@ -139,7 +141,7 @@ def learned_by(
     seed: int = 0,
     seconds: float = math.inf,
     max_steps: int | None = None,
-    callback: Callable[[Step], bool | None] | None = None,
+    callback: Listener | None = None,
 ) -> Learned:
     """Return the hyperparameters that a method finds from the start of the task.
 
@@ -171,24 +173,26 @@ def _learned_in_batches(
     batch: int,
     limit: int,
     generator: Generator,
-    callback: Callable[[Step], bool | None] | None,
+    callback: Listener | None,
 ) -> Learned:
     """Run L-BFGS for a few steps at a time, its curvature forgotten in between."""
-    gp, steps, evaluations, failures, seconds, stopped = task.start, list[Step](), 0, 0, 0.0, False
+    gp, steps, evaluations, failures, seconds = task.start, list[Step](), 0, 0, 0.0
 
-    def watched(step: Step) -> bool:
-        nonlocal stopped
-        stopped = bool(callback and callback(replace(step, seconds=seconds + step.seconds)))
-        return stopped
+    def later(event: Event) -> bool | None:
+        """Tell the callback, its seconds counted from the first batch."""
+        payload = event.payload
+        if event.kind is EventKind.STEP:
+            payload = replace(payload, step=replace(payload.step, seconds=seconds + payload.step.seconds))
+        return callback(replace(event, seconds=seconds + event.seconds, payload=payload)) if callback else None
 
     while True:
         at_most = min(batch, limit - len(steps))
-        found = learn(criterion, gp, max_steps=at_most, generator=generator, callback=watched)
+        found = learn(criterion, gp, max_steps=at_most, generator=generator, callback=later)
         gp = found.gp
         steps += [replace(step, seconds=seconds + step.seconds) for step in found.steps]
         evaluations, failures = evaluations + found.evaluations, failures + found.failures
         seconds += found.seconds
-        if stopped or found.converged or not found.steps or len(steps) >= limit:
+        if found.stopped or found.converged or not found.steps or len(steps) >= limit:
             return replace(found, steps=tuple(steps), evaluations=evaluations, failures=failures, seconds=seconds)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kernelcg.comparison.sparse_prior import LatentPosterior, SparseApproximation
 from kernelcg.errors import SolveFailed
+from kernelcg.events import Listener
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.learning.criterion_value import CriterionValue, impossible
@@ -85,8 +86,22 @@ class SparseCriterion(ABC):
         """Return itself: nothing is drawn."""
         return self
 
+    def lean(self, trail: Any) -> Any:
+        """Return a trail as it can be stored."""
+        return trail
+
+    def restored(self, trail: Any, gp: Any) -> Any:
+        """Return a stored trail as it was."""
+        return trail
+
     def __call__(
-        self, gp: Any, trail: Any = None, *, value: bool = True, errors: bool = False
+        self,
+        gp: Any,
+        trail: Any = None,
+        *,
+        value: bool = True,
+        errors: bool = False,
+        callback: Listener | None = None,
     ) -> tuple[CriterionValue, Any]:
         """Return the value and its gradient by reverse differentiation, and a trail that helps the next evaluation."""
         theta = gp.log_parameters().detach().requires_grad_()

@@ -23,7 +23,7 @@ from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.inference.laplace.objective import FACTORS as LAPLACE_FACTORS
 from kernelcg.inference.laplace.objective import LaplaceObjective, chosen_laplace_method
 from kernelcg.inference.laplace.posterior import condition_laplace
-from kernelcg.inference.learning.learn import Criterion
+from kernelcg.inference.learning.criterion import Criterion
 from kernelcg.kernels import RBF, Kernel
 from kernelcg.likelihoods import BernoulliProbit, Likelihood, Softmax
 from kernelcg.parameters import Parametric

@@ -7,12 +7,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from kernelcg.estimators.data import as_tensor
-from kernelcg.estimators.settings import Plan
+from kernelcg.estimators.session import Resumable, Session
+from kernelcg.estimators.settings import Plan, narrated
+from kernelcg.events import Listener
 from kernelcg.inference.learning.learn import Learned
 
 
@@ -21,6 +24,8 @@ class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is 
 
     device: str
     dtype: str
+    max_seconds: float | None
+    verbose: int
     memory: int | str | None
     method: str
     n_jobs: int | None
@@ -45,6 +50,12 @@ class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is 
         return state
 
     @contextmanager
+    def _fitting(self, callback: Listener | None, resume: Resumable = None) -> Iterator[Session]:
+        """Do a fit: it succeeds or leaves the estimator as it was, and it is told to the callback and the log."""
+        with self._all_or_nothing(), narrated(self.verbose):
+            yield Session.of(callback, self.max_seconds, resume)
+
+    @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
         """Leave the estimator as it was, old fit included, if what follows does not succeed."""
         before = dict(self.__dict__)
@@ -54,6 +65,16 @@ class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is 
             self.__dict__.clear()
             self.__dict__.update(before)
             raise
+
+    def _log_parameters(self, theta: Any) -> tuple[Tensor, bool]:
+        """Return log hyperparameters that a user gives, and whether they are the fitted ones, as None means."""
+        gp = self.posterior_.gp
+        fitted = gp.log_parameters()
+        given = fitted if theta is None else as_tensor(theta)
+        if given.shape != fitted.shape:
+            names = ", ".join(gp.parameter_names())
+            raise ValueError(f"theta must hold the logarithms of {names}, not shape {tuple(given.shape)}")
+        return given, torch.equal(given, fitted)
 
     def _points(self, X: Any) -> Tensor:
         X = validate_data(self, X, dtype=np.float64, reset=False)

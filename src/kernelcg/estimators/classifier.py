@@ -11,8 +11,11 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from kernelcg.errors import StateMismatch
 from kernelcg.estimators.laplace_estimator import Floats, LaplaceEstimator
-from kernelcg.estimators.settings import first_kernel, narrated
+from kernelcg.estimators.session import Resumable, Session, predicting, tell_of_all
+from kernelcg.estimators.settings import first_kernel
+from kernelcg.events import Listener
 from kernelcg.inference.laplace.latent_model import LatentProcess
 from kernelcg.kernels import Kernel
 from kernelcg.likelihoods import BernoulliLogit, BernoulliProbit, Likelihood, Softmax
@@ -69,6 +72,8 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
     optimizer : "lbfgs", deterministic, on a growing part of the data; "adagrad" (the paper's) or "adam", stochastic
         gradients; None keeps the hyperparameters
     max_iter : steps on each part of the data; None means 100, for adagrad 50
+    max_seconds : seconds of a fit after which learning ends at the next event with the best hyperparameters so far;
+        conditioning on the data comes after it. None means no limit
     step_size : of adagrad (1) and adam (0.1)
     probes : random columns for traces and determinants of the iterative method; None means 64, for the softmax and for
         stochastic gradients 8
@@ -106,6 +111,7 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         preconditioner: Any = "auto",
         optimizer: str | None = "lbfgs",
         max_iter: int | None = None,
+        max_seconds: float | None = None,
         step_size: float | None = None,
         probes: int | None = None,
         n_restarts: int = 0,
@@ -123,6 +129,7 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         self.preconditioner = preconditioner
         self.optimizer = optimizer
         self.max_iter = max_iter
+        self.max_seconds = max_seconds
         self.step_size = step_size
         self.probes = probes
         self.n_restarts = n_restarts
@@ -136,18 +143,19 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
 
     # learning
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, *, callback: Listener | None = None, resume: Resumable = None) -> Self:
         """Learn the hyperparameters and condition the latent functions on the data.
 
         Parameters
         ----------
         X : (n, d)
         y : (n,) labels of any kind: numbers, strings, booleans
+        callback, resume : as in `GPRegressor.fit`
         """
         self._check_options()
         if self.likelihood not in ("auto", *LINKS):
             raise ValueError(f"likelihood must be 'auto' or one of {', '.join(LINKS)}, not {self.likelihood!r}")
-        with self._all_or_nothing(), narrated(self.verbose):
+        with self._fitting(callback, resume) as session:
             X, y = validate_data(self, X, y, dtype=np.float64)
             check_classification_targets(y)
             self.classes_, codes = np.unique(y, return_inverse=True)
@@ -156,27 +164,31 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
             for name in ("posterior_", "estimators_"):
                 self.__dict__.pop(name, None)
             if len(self.classes_) > 2 and self.likelihood in ("probit", "logit"):
-                problems = self._fit_one_against_the_rest(X, codes)
+                problems = self._fit_one_against_the_rest(X, codes, session)
             else:
-                problems = self._fit_jointly(X, codes)
-        self._warn_of_fit(problems)
+                problems = self._fit_jointly(X, codes, session)
+        self._warn_of_fit(problems, session)
         return self
 
-    def _fit_jointly(self, X: Floats, codes: NDArray[np.int64]) -> list[str]:
+    def _fit_jointly(self, X: Floats, codes: NDArray[np.int64], session: Session) -> list[str]:
         """Condition one latent function, or one for each class; return what went wrong."""
         C = len(self.classes_)
         chosen = ("probit" if C == 2 else "softmax") if self.likelihood == "auto" else self.likelihood
         problem = self._observations(X, codes, classes=C if chosen == "softmax" else 1)
         kernel = self._first_kernel(first_latent_kernel(problem.X, C))
-        return self._learn_and_condition(problem, LatentProcess(kernel, LINKS[chosen]()))
+        return self._learn_and_condition(problem, LatentProcess(kernel, LINKS[chosen]()), session)
 
-    def _fit_one_against_the_rest(self, X: Floats, codes: NDArray[np.int64]) -> list[str]:
+    def _fit_one_against_the_rest(self, X: Floats, codes: NDArray[np.int64], session: Session) -> list[str]:
         """Condition one latent function for each class, independently; return what went wrong."""
+        sessions = [session.about(self._observations(X, codes == c)) for c in range(len(self.classes_))]
+        if session.resume is not None and all(one.resume is None for one in sessions):
+            raise StateMismatch("the state is of other data: of none of the classes against the rest")
         machines, problems = [], []
         for c, label in enumerate(self.classes_):
             machine = clone(self)
             machine.classes_, machine.n_features_in_ = np.array([False, True]), self.n_features_in_
-            problems += [f"class {label!s}: {problem}" for problem in machine._fit_jointly(X, (codes == c).astype(int))]
+            found = machine._fit_jointly(X, (codes == c).astype(int), sessions[c])
+            problems += [f"class {label!s}: {problem}" for problem in found]
             machines.append(machine)
         self._keep_machines(machines)
         return problems
@@ -203,40 +215,43 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
 
     # prediction
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: Any, *, callback: Listener | None = None) -> NDArray[Any]:
         """Return labels: the most probable of two; of more, that of the largest latent mean where it leads by ½.
 
         Two classes need the latent mean alone. Of more, points without a clear lead are decided by their probabilities,
         which cost C solves a point. With latent variances far above the default's limit the averaged probabilities
-        may favour another class than the largest mean.
+        may favour another class than the largest mean. The callback is as in `GPRegressor.predict`.
         """
         if self._is_one_against_the_rest():
-            return self.classes_[self.predict_proba(X).argmax(axis=1)]
-        points = self._points(X)
+            return self.classes_[self.predict_proba(X, callback=callback).argmax(axis=1)]
+        points, heard = self._points(X), predicting(callback)
         mean = self.posterior_.mean(points)
+        tell_of_all(heard, points)
         if mean.shape[1] == 1:
             return self.classes_[(mean[:, 0] > 0).long().cpu().numpy()]
         best = mean.topk(2, dim=1)
         winners, open_ = best.indices[:, 0].clone(), best.values.diff(dim=1)[:, 0] > -CLEAR
         if bool(open_.any()):
-            winners[open_] = self._softmax_probabilities(points[open_]).argmax(1)
+            winners[open_] = self._softmax_probabilities(points[open_], heard).argmax(1)
         return self.classes_[winners.cpu().numpy()]
 
-    def predict_proba(self, X: Any) -> Floats:
+    def predict_proba(self, X: Any, *, callback: Listener | None = None) -> Floats:
         """Return (t, C) probabilities of the classes, in the order of `classes_`, averaged over the latent values.
 
         The average is exact for the probit, to 1e-6 for the logit, with standard errors below 1e-3 for the softmax. In
         the iterative method the latent variances under it are certified to 0.1 %, those of the softmax to 1 %.
+        The callback is as in `GPRegressor.predict`.
         """
+        heard = predicting(callback)
         if self._is_one_against_the_rest():
             X = validate_data(self, X, dtype=np.float64, reset=False)
-            P = np.stack([machine.predict_proba(X)[:, 1] for machine in self.estimators_], axis=1)
+            P = np.stack([machine.predict_proba(X, callback=heard)[:, 1] for machine in self.estimators_], axis=1)
             total = P.sum(axis=1, keepdims=True)
             return np.where(total > 0, P / np.where(total > 0, total, 1.0), 1 / P.shape[1])
         points = self._points(X)
         if self.posterior_.problem.classes > 1:
-            return self._softmax_probabilities(points).cpu().numpy()
-        return self._two_probabilities(points).cpu().numpy()
+            return self._softmax_probabilities(points, heard).cpu().numpy()
+        return self._two_probabilities(points, heard).cpu().numpy()
 
     def decision_function(self, X: Any) -> Floats:
         """Return the latent means (t, C); for two classes (t,) the log-odds of the second, which order as it does.
@@ -269,16 +284,16 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         variance = prediction.covariance.diagonal(dim1=1, dim2=2)  # type: ignore[union-attr]
         return self._one_or_many(prediction.mean), self._one_or_many(variance.sqrt())
 
-    def _two_probabilities(self, points: Tensor) -> Tensor:
+    def _two_probabilities(self, points: Tensor, callback: Listener | None) -> Tensor:
         """Return (t, 2) probabilities of one latent function; small ones keep their digits."""
-        found = self._with_covariance(points)
+        found = self._with_covariance(points, callback)
         mean = found.mean[:, 0]
         rarer, _ = self.likelihood_.predict(-mean.abs(), found.covariance[:, 0, 0])  # type: ignore[index]
         first = torch.where(mean > 0, rarer, 1 - rarer)
         return torch.stack([first, torch.where(mean > 0, 1 - rarer, rarer)], 1)
 
-    def _softmax_probabilities(self, points: Tensor) -> Tensor:
-        found = self._with_covariance(points)
+    def _softmax_probabilities(self, points: Tensor, callback: Listener | None) -> Tensor:
+        found = self._with_covariance(points, callback)
         values, vectors = torch.linalg.eigh(found.covariance)
         root = vectors * values.clamp_min(0).sqrt()[:, None, :]
         generator = child(seeded(self.posterior_.numerics.seed), "probabilities")

@@ -11,8 +11,10 @@ from torch import Generator
 from kernelcg.errors import ConvergenceWarning
 from kernelcg.estimators.base import ProcessEstimator
 from kernelcg.estimators.data import as_tensor, require_magnitude
-from kernelcg.estimators.learning_warnings import runaways
+from kernelcg.estimators.learning_warnings import early_end, runaways
+from kernelcg.estimators.session import Session
 from kernelcg.estimators.settings import chosen_backend, chosen_device, chosen_precision, generator_from
+from kernelcg.events import EventKind
 from kernelcg.inference.bounds.certificate import Certificate
 from kernelcg.inference.gaussian.conditioning import condition
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
@@ -39,7 +41,9 @@ class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # 
         backend = chosen_backend(self.memory, self.n_jobs, device)
         return Regression(X, Y, known, mean, backend, chosen_precision(self.dtype))
 
-    def _conditioned(self, problem: Regression, gp: GaussianProcess, generator: Generator) -> Posterior:
+    def _conditioned(
+        self, problem: Regression, gp: GaussianProcess, generator: Generator, session: Session
+    ) -> Posterior:
         """Return the process conditioned on the data by the method that was planned."""
         return condition(
             problem,
@@ -48,6 +52,7 @@ class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # 
             stopping=Stopping(rtol=self.rtol),
             preconditioner=self.preconditioner,
             generator=child(generator, "posterior"),
+            callback=session.onlooker,
         )
 
     def _posterior(self) -> Posterior:
@@ -59,7 +64,7 @@ class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # 
     def _shaped(self, values: Floats) -> Floats:
         return values if self._y_shape else values[:, 0]
 
-    def _warn_of_fit(self, start: GaussianProcess | None, *, stacklevel: int) -> None:
+    def _warn_of_fit(self, start: GaussianProcess | None, session: Session, *, stacklevel: int) -> None:
         """Say in one warning what went wrong and what to do, if anything; nothing was learned without a ``start``."""
         learning, problems = self.learning_, []
         if start is not None and learning.failures:
@@ -68,11 +73,7 @@ class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # 
                 f"learning_; bound the noise from below{self._or_directly()})"
             )
         if start is not None and not learning.converged:
-            problems.append(
-                f"learning ended early: {learning.reason} (see learning_; raise max_iter, or start elsewhere)"
-                if learning.evaluations
-                else learning.reason
-            )
+            problems.append(early_end(learning, "raise max_iter, or start elsewhere"))
         if start is not None:
             problems += runaways(start, learning.gp)
         if not self.certificate_.met:
@@ -81,6 +82,7 @@ class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # 
                 f"noise, scale the data{self._or_directly()})"
             )
         if problems:
+            session.tell(EventKind.WARNING, "; ".join(problems))
             warnings.warn("; ".join(problems), ConvergenceWarning, stacklevel=stacklevel)
 
     def _or_directly(self) -> str:

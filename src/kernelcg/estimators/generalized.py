@@ -12,7 +12,9 @@ from torch import Tensor
 
 from kernelcg.estimators.data import as_tensor
 from kernelcg.estimators.laplace_estimator import Floats, LaplaceEstimator
-from kernelcg.estimators.settings import START_NOISE, first_kernel, narrated
+from kernelcg.estimators.session import Resumable, predicting, tell_of_all
+from kernelcg.estimators.settings import START_NOISE, first_kernel
+from kernelcg.events import Listener
 from kernelcg.inference.gaussian.drift import spread_of
 from kernelcg.inference.laplace.latent_model import LatentProcess
 from kernelcg.likelihoods import Binomial, Gamma, Gaussian, Likelihood, NegativeBinomial, Poisson, StudentT
@@ -60,8 +62,8 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
         "gaussian", for comparison; or a `kernelcg.likelihoods.Likelihood`, whose hyperparameters may be fixed, bounded
         or given a prior, one of your own included. Its hyperparameters are learned with those of the kernel
     mean : "constant", "zero" or "linear" drift of the latent function, fitted with its mode
-    method, preconditioner, optimizer, max_iter, step_size, probes, n_restarts, rtol, device, dtype, memory, n_jobs, \
-    random_state, verbose : as in `GPClassifier`
+    method, preconditioner, optimizer, max_iter, max_seconds, step_size, probes, n_restarts, rtol, device, dtype, \
+    memory, n_jobs, random_state, verbose : as in `GPClassifier`
 
     Attributes
     ----------
@@ -84,6 +86,7 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
         preconditioner: Any = "auto",
         optimizer: str | None = "lbfgs",
         max_iter: int | None = None,
+        max_seconds: float | None = None,
         step_size: float | None = None,
         probes: int | None = None,
         n_restarts: int = 0,
@@ -102,6 +105,7 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
         self.preconditioner = preconditioner
         self.optimizer = optimizer
         self.max_iter = max_iter
+        self.max_seconds = max_seconds
         self.step_size = step_size
         self.probes = probes
         self.n_restarts = n_restarts
@@ -115,7 +119,9 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
 
     # learning
 
-    def fit(self, X: Any, y: Any, exposure: Any = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, exposure: Any = None, *, callback: Listener | None = None, resume: Resumable = None
+    ) -> Self:
         """Learn the hyperparameters and condition the latent function on the data.
 
         Parameters
@@ -124,9 +130,10 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
         y : (n,) what the likelihood allows: numbers, counts, positive amounts
         exposure : (n,) or one number: the time or area behind each count ("poisson", "negative_binomial"), the number
             of trials ("binomial"); None means 1. The other likelihoods ignore it
+        callback, resume : as in `GPRegressor.fit`
         """
         self._check_options()
-        with self._all_or_nothing(), narrated(self.verbose):
+        with self._fitting(callback, resume) as session:
             X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
             problem = self._observations(X, y, _checked_exposure(exposure, len(X)), mean=self.mean)
             likelihood, variance = self._first_likelihood(problem.y)
@@ -136,8 +143,8 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
             kernel = self._first_kernel(first_kernel(problem.X, variance))
             gp = LatentProcess(kernel, likelihood)
             constant = isinstance(likelihood, IDENTITY) and float(spread_of(problem.y[:, None])) == 0
-            problems = self._learn_and_condition(problem, gp, CONSTANT if constant else "")
-        self._warn_of_fit(problems)
+            problems = self._learn_and_condition(problem, gp, session, CONSTANT if constant else "")
+        self._warn_of_fit(problems, session)
         return self
 
     def _first_likelihood(self, y: Tensor) -> tuple[Likelihood, float]:
@@ -157,7 +164,9 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
 
     # prediction
 
-    def predict(self, X: Any, exposure: Any = None, return_std: bool = False) -> Any:
+    def predict(
+        self, X: Any, exposure: Any = None, return_std: bool = False, *, callback: Listener | None = None
+    ) -> Any:
         """Return the predictive mean of y at X, and if asked for its standard deviation.
 
         Both average over the latent value; the standard deviation is that of a new observation. For "student_t" the
@@ -166,13 +175,16 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
         Parameters
         ----------
         exposure : (t,) or one number: as in `fit`; None means 1
+        callback : as in `GPRegressor.predict`
         """
         check_is_fitted(self)
-        points = self._points(X)
+        points, heard = self._points(X), predicting(callback)
         amounts = self._exposure(exposure, points)
         if not return_std and isinstance(self.likelihood_, IDENTITY):
-            return self.posterior_.mean(points)[:, 0].cpu().numpy()
-        latent, variance = self._latent(points)
+            mean = self.posterior_.mean(points)
+            tell_of_all(heard, points)
+            return mean[:, 0].cpu().numpy()
+        latent, variance = self._latent(points, heard)
         mean, spread = self.likelihood_.predict(latent, variance, amounts)
         return (mean.cpu().numpy(), spread.sqrt().cpu().numpy()) if return_std else mean.cpu().numpy()
 
@@ -201,9 +213,9 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
             raise ValueError("the model was fitted with exposures other than 1: score needs those of X")
         return float(r2_score(y, self.predict(X, exposure), sample_weight=sample_weight))
 
-    def _latent(self, points: Tensor) -> tuple[Tensor, Tensor]:
+    def _latent(self, points: Tensor, callback: Listener | None = None) -> tuple[Tensor, Tensor]:
         """Return mean and variance of the latent function."""
-        found = self._with_covariance(points)
+        found = self._with_covariance(points, callback)
         return found.mean[:, 0], found.covariance[:, 0, 0]  # type: ignore[index]
 
     def _exposure(self, exposure: Any, points: Tensor) -> Tensor:

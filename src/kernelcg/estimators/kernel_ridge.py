@@ -8,18 +8,19 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from torch import Tensor
 
 from kernelcg.arguments import positive
+from kernelcg.errors import StateMismatch
 from kernelcg.estimators.data import as_tensor
 from kernelcg.estimators.gaussian_estimator import GaussianEstimator
 from kernelcg.estimators.learning_warnings import unlearned
+from kernelcg.estimators.session import Resumable, Session, predicting, tell_of_all
 from kernelcg.estimators.settings import (
     check_options,
     generator_from,
-    logger,
-    narrated,
     planned,
     require_range,
 )
 from kernelcg.estimators.sklearn_kernels import converted, sklearn_pairwise
+from kernelcg.events import EventKind, Listener
 from kernelcg.inference.bounds.certificate import certificate
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.gaussian.model import GaussianProcess, Noise, Regression
@@ -52,7 +53,7 @@ class KernelRidge(GaussianEstimator):
         of the kernel (gamma, lengthscales, variances), starting from the given ones, by the least leave-one-out or
         generalised cross-validation error or the greatest marginal likelihood; leave-one-out errors beyond 2,500 rows
         are those of 2,500 random ones
-    max_iter, method, preconditioner, probes, rtol, device, dtype, memory, n_jobs, random_state, verbose :
+    max_iter, max_seconds, method, preconditioner, probes, rtol, device, dtype, memory, n_jobs, random_state, verbose :
         as in `GPRegressor`
 
     Attributes
@@ -73,6 +74,7 @@ class KernelRidge(GaussianEstimator):
         coef0: float = 1.0,
         selection: str | None = None,
         max_iter: int | None = None,
+        max_seconds: float | None = None,
         method: str = "auto",
         preconditioner: Any = "auto",
         probes: int = 8,
@@ -91,6 +93,7 @@ class KernelRidge(GaussianEstimator):
         self.coef0 = coef0
         self.selection = selection
         self.max_iter = max_iter
+        self.max_seconds = max_seconds
         self.method = method
         self.preconditioner = preconditioner
         self.probes = probes
@@ -102,17 +105,26 @@ class KernelRidge(GaussianEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        callback: Listener | None = None,
+        resume: Resumable = None,
+    ) -> Self:
         """Choose the hyperparameters if that was asked for, and solve for the weights.
 
         Parameters
         ----------
         sample_weight : (n,) weights of the squared errors: αᵢ = α / wᵢ; rows of weight 0 are left out
+        callback, resume : as in `GPRegressor.fit`
         """
         check_options(self.get_params(deep=False))
         if self.selection not in (None, *SELECTIONS):
             raise ValueError(f"selection must be None or one of {', '.join(SELECTIONS)}, not {self.selection!r}")
-        with self._all_or_nothing(), narrated(self.verbose):
+        with self._fitting(callback, resume) as session:
             X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
             kernel, noise = self._first(X.shape[1])
             Y, extra = y.reshape(len(y), -1).astype(np.float64), None
@@ -120,13 +132,16 @@ class KernelRidge(GaussianEstimator):
                 weights = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
                 X, Y, noise, extra = self._weighted(X, Y, weights, noise)
             self._y_shape = y.shape[1:]
-            self._select_and_solve(self._regression(X, Y, extra, "zero"), GaussianProcess(kernel, noise))
+            self._select_and_solve(self._regression(X, Y, extra, "zero"), GaussianProcess(kernel, noise), session)
         return self
 
-    def predict(self, X: Any) -> Floats:
-        """Return k(x, X) a."""
+    def predict(self, X: Any, *, callback: Listener | None = None) -> Floats:
+        """Return k(x, X) a; the callback is as in `GPRegressor.predict`."""
         check_is_fitted(self)
-        return self._shaped(self.posterior_.mean(self._points(X)).cpu().numpy())
+        points, heard = self._points(X), predicting(callback)
+        mean = self._shaped(self.posterior_.mean(points).cpu().numpy())
+        tell_of_all(heard, points)
+        return mean
 
     def _first(self, d: int) -> tuple[Kernel, Noise]:
         if isinstance(self.alpha, str) or np.size(self.alpha) != 1:
@@ -154,28 +169,35 @@ class KernelRidge(GaussianEstimator):
         least = alphas.min()
         return X[present], Y[present], Noise(least), alphas - least
 
-    def _select_and_solve(self, problem: Regression, gp: GaussianProcess) -> None:
+    def _select_and_solve(self, problem: Regression, gp: GaussianProcess, session: Session) -> None:
         self.plan_ = planned(problem, self.method, self.probes + problem.Y.shape[1])
-        logger.info("plan: %s", self.plan_)
+        session.tell(EventKind.PLAN, self.plan_)
         require_range(gp.kernel, problem)
         generator = generator_from(self.random_state)
         seed = generator.initial_seed()
         if self.selection is None:
+            if session.resume is not None:
+                raise StateMismatch(
+                    "selection is None: nothing is learned here, so that there is nothing to go on with"
+                )
             self.learning_ = Learned(gp, (), 0, True, "hyperparameters as given", 0.0)
         else:
             numerics = Numerics(self.probes, preconditioner=self.preconditioner, seed=seed)
-            self.learning_ = unlearned(problem, gp) or learn(
-                Objective(problem, self.selection, self.method, numerics),
-                gp,
-                max_steps=STEPS if self.max_iter is None else self.max_iter,
-                generator=child(generator, "selection"),
-            )
-        self.posterior_ = self._conditioned(problem, self.learning_.gp, generator)
+            with session.learning() as callback:
+                self.learning_ = (unlearned(problem, gp) if session.resume is None else None) or learn(
+                    Objective(problem, self.selection, self.method, numerics),
+                    gp,
+                    max_steps=STEPS if self.max_iter is None else self.max_iter,
+                    generator=child(generator, "selection"),
+                    callback=callback,
+                    resume=session.resume,
+                )
+        self.posterior_ = self._conditioned(problem, self.learning_.gp, generator, session)
         self.n_iter_ = max(len(self.learning_.steps), 1)
         self.kernel_, self.alpha_ = self.posterior_.gp.kernel, self.posterior_.gp.noise.variance.item()
         self.X_fit_ = problem.X.cpu().numpy()
         self.dual_coef_ = self._shaped(self.posterior_.weights.X.cpu().numpy())
         self.report_ = self.posterior_.report
         self.certificate_ = certificate(self.posterior_, probes=0, seed=seed)
-        logger.info("%s", self.certificate_)
-        self._warn_of_fit(gp, stacklevel=4)
+        session.tell(EventKind.END, self.certificate_)
+        self._warn_of_fit(gp, session, stacklevel=4)

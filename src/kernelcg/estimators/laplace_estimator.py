@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -14,19 +13,20 @@ from kernelcg.backends.memory import require_memory
 from kernelcg.errors import ConvergenceWarning
 from kernelcg.estimators.base import ProcessEstimator
 from kernelcg.estimators.data import as_tensor, require_magnitude
-from kernelcg.estimators.learning_warnings import runaways
-from kernelcg.estimators.regressor import STEPS
+from kernelcg.estimators.learning_warnings import early_end, runaways
+from kernelcg.estimators.session import Session
 from kernelcg.estimators.settings import (
     BLOCKS,
+    STEPS,
     Plan,
     check_options,
     chosen_backend,
     chosen_device,
     chosen_precision,
     generator_from,
-    logger,
 )
 from kernelcg.estimators.sklearn_kernels import converted
+from kernelcg.events import EventKind, Listener
 from kernelcg.inference.bounds.laplace_certificate import LaplaceCertificate, laplace_certificate, words
 from kernelcg.inference.bounds.lower_bound import affordable_rank
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
@@ -86,13 +86,7 @@ class LaplaceEstimator(ProcessEstimator):
             likelihood; None means the fitted ones
         """
         check_is_fitted(self)
-        posterior = self.posterior_
-        fitted = posterior.gp.log_parameters()
-        given = fitted if theta is None else as_tensor(theta)
-        if given.shape != fitted.shape:
-            names = ", ".join(posterior.gp.parameter_names())
-            raise ValueError(f"theta must hold the logarithms of {names}, not shape {tuple(given.shape)}")
-        here = torch.equal(given, fitted)
+        posterior, (given, here) = self.posterior_, self._log_parameters(theta)
         if here and not eval_gradient:
             return self.log_marginal_likelihood_value_
         numerics = replace(posterior.numerics, stopping=Stopping(rtol=self.rtol))
@@ -134,23 +128,27 @@ class LaplaceEstimator(ProcessEstimator):
             probes = FEW_PROBES if stochastic else affordable_probes(problem)
         return Numerics(probes, preconditioner=self.preconditioner, seed=seed, rademacher=stochastic)
 
-    def _learn_and_condition(self, problem: Observations, gp: LatentProcess, unlearnable: str = "") -> list[str]:
+    def _learn_and_condition(
+        self, problem: Observations, gp: LatentProcess, session: Session, unlearnable: str = ""
+    ) -> list[str]:
         """Do what a fit does; return what went wrong. Nothing is learned if a reason against it is given."""
         numerics = self._numerics(problem)
         self.plan_ = planned(problem, self.method, numerics.probes + problem.H.shape[1])
-        logger.info("plan: %s", self.plan_)
-        self.learning_ = learn(
-            LaplaceObjective(problem, self.method, numerics),
-            gp,
-            optimizer=None if unlearnable else self.optimizer,
-            max_steps=self.max_iter if self.max_iter is not None else STEPS.get(self.optimizer or "", 0),
-            step_size=self.step_size,
-            restarts=self.n_restarts,
-            generator=child(generator_from(self.random_state), "learning"),
-        )
+        session.tell(EventKind.PLAN, self.plan_)
+        with session.learning() as callback:
+            self.learning_ = learn(
+                LaplaceObjective(problem, self.method, numerics),
+                gp,
+                optimizer=None if unlearnable else self.optimizer,
+                max_steps=self.max_iter if self.max_iter is not None else STEPS.get(self.optimizer or "", 0),
+                step_size=self.step_size,
+                restarts=self.n_restarts,
+                generator=child(generator_from(self.random_state), "learning"),
+                callback=callback,
+                resume=session.resume,
+            )
         if unlearnable and self.optimizer is not None:
             self.learning_ = replace(self.learning_, converged=False, reason=unlearnable)
-        logger.info("learned in %.1f s: %s", self.learning_.seconds, self.learning_.reason)
         self.posterior_ = condition_laplace(
             problem,
             self.learning_.gp,
@@ -158,12 +156,13 @@ class LaplaceEstimator(ProcessEstimator):
             rtol=self.rtol,
             numerics=numerics,
             variance_tolerance=CLASS_VARIANCE_TOLERANCE if problem.classes > 1 else VARIANCE_TOLERANCE,
+            callback=session.onlooker,
         )
         self.certificate_ = laplace_certificate(self.posterior_, tolerance=self.rtol)
         self.report_ = last_report(self.posterior_)
         self.n_iter_ = max(len(self.learning_.steps), 1)
         self._name_results()
-        logger.info("%s", self.certificate_)
+        session.tell(EventKind.END, self.certificate_)
         return self._problems(gp)
 
     def _name_results(self) -> None:
@@ -182,10 +181,7 @@ class LaplaceEstimator(ProcessEstimator):
                 f"learning_; bound the hyperparameters{OTHER_WAYS if self.plan_.method == 'iterative' else ''})"
             )
         if not learning.converged:
-            advice = (
-                "" if learning.evaluations == 0 else " (see learning_; raise max_iter or probes, or start elsewhere)"
-            )
-            found.append(f"learning ended early: {learning.reason}{advice}")
+            found.append(early_end(learning, "raise max_iter or probes, or start elsewhere"))
         found += runaways(start, learning.gp)
         if not self.certificate_.met:
             found.append(
@@ -194,8 +190,9 @@ class LaplaceEstimator(ProcessEstimator):
             )
         return found
 
-    def _warn_of_fit(self, problems: list[str]) -> None:
+    def _warn_of_fit(self, problems: list[str], session: Session) -> None:
         if problems:
+            session.tell(EventKind.WARNING, "; ".join(problems))
             warnings.warn("; ".join(problems), ConvergenceWarning, stacklevel=3)
 
     def _warn_of(self, status: Status, what: str) -> None:
@@ -211,8 +208,8 @@ class LaplaceEstimator(ProcessEstimator):
             self.posterior_ = self.posterior_.restored()
         return self.posterior_
 
-    def _with_covariance(self, points: Tensor) -> LatentPrediction:
-        found = self._posterior().predict(points, covariance=True)
+    def _with_covariance(self, points: Tensor, callback: Listener | None = None) -> LatentPrediction:
+        found = self._posterior().predict(points, covariance=True, callback=callback)
         self._warn_of(found.status, "the latent variance")
         return found
 

@@ -27,6 +27,15 @@ def unlearned(problem: Regression, gp: GaussianProcess) -> Learned | None:
     return Learned(gp, (), 0, False, reason, 0.0)
 
 
+def early_end(learning: Learned, advice: str) -> str:
+    """Return why learning did not converge, and what can be done about it."""
+    if learning.stopped:
+        return f"learning ended early: {learning.reason} (see learning_; the hyperparameters are the best so far)"
+    if learning.evaluations == 0:
+        return learning.reason
+    return f"learning ended early: {learning.reason} (see learning_; {advice})"
+
+
 def runaways(start: Parametric, found: Parametric) -> list[str]:
     """Return a sentence for each hyperparameter without bounds that wanted to go further from its start than it may.
 

@@ -1,17 +1,16 @@
 """Gaussian process regression with scikit-learn's interface."""
 
 from dataclasses import replace
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from kernelcg.estimators.answers import Bounds, LeftOut
 from kernelcg.estimators.data import (
     LARGEST_VARIANCE,
-    as_tensor,
     checked_noise_variance,
     require_magnitude,
     scaling,
@@ -19,16 +18,17 @@ from kernelcg.estimators.data import (
 )
 from kernelcg.estimators.gaussian_estimator import GaussianEstimator
 from kernelcg.estimators.learning_warnings import unlearned
+from kernelcg.estimators.session import Resumable, Session, predicting, tell_of_all
 from kernelcg.estimators.settings import (
-    Plan,
+    STEPS,
     check_options,
     first_process,
     generator_from,
-    logger,
-    narrated,
     planned,
+    planned_together,
     require_range,
 )
+from kernelcg.events import EventKind, Listener
 from kernelcg.inference.bounds.certificate import certificate
 from kernelcg.inference.bounds.lower_bound import Exact
 from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF
@@ -47,31 +47,6 @@ Floats = NDArray[np.float64]
 
 RESCALED = 4 * UNIT_ROUNDOFF
 """Relative rounding of a mean or a standard deviation on its way into the units of y."""
-
-STEPS = {"lbfgs": 100, "adagrad": 50, "adam": 100}
-
-
-class LeftOut(NamedTuple):
-    """For every observation, what the others say about it; in the units of y."""
-
-    residuals: Floats
-    """y_i minus its mean given the others."""
-    std: Floats
-    """Predictive standard deviation given the others, noise included."""
-    log_densities: Floats
-    """log p(y_i | the others)."""
-    relative_errors: Floats
-    """Standard error of residuals and variances relative to them; 0 in the direct method."""
-
-
-class Bounds(NamedTuple):
-    """Certified numerical errors of a prediction, in the units of y."""
-
-    mean: Floats
-    """Upper bound of |mean − exact mean|."""
-    std_lower: Floats | None = None
-    std_upper: Floats | None = None
-    """A bracket of the exact standard deviation, if that was asked for."""
 
 
 class GPRegressor(GaussianEstimator):
@@ -93,6 +68,8 @@ class GPRegressor(GaussianEstimator):
     optimizer : "lbfgs", deterministic, on a growing part of the data; "adagrad" (the paper's) or "adam", stochastic
         gradients; None keeps the hyperparameters
     max_iter : steps on each part of the data; None means 100, for adagrad 50
+    max_seconds : seconds of a fit after which learning ends at the next event with the best hyperparameters so far;
+        conditioning on the data comes after it. None means no limit
     step_size : of adagrad (1) and adam (0.1)
     probes : random columns for traces and determinants of the iterative method
     n_restarts : further random starts, on the smallest part of the data
@@ -129,6 +106,7 @@ class GPRegressor(GaussianEstimator):
         preconditioner: Any = "auto",
         optimizer: str | None = "lbfgs",
         max_iter: int | None = None,
+        max_seconds: float | None = None,
         step_size: float | None = None,
         probes: int = 8,
         n_restarts: int = 0,
@@ -149,6 +127,7 @@ class GPRegressor(GaussianEstimator):
         self.preconditioner = preconditioner
         self.optimizer = optimizer
         self.max_iter = max_iter
+        self.max_seconds = max_seconds
         self.step_size = step_size
         self.probes = probes
         self.n_restarts = n_restarts
@@ -165,7 +144,15 @@ class GPRegressor(GaussianEstimator):
 
     # learning
 
-    def fit(self, X: Any, y: Any, noise_variance: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        noise_variance: Any = None,
+        *,
+        callback: Listener | None = None,
+        resume: Resumable = None,
+    ) -> Self:
         """Learn the hyperparameters and condition the process on the data.
 
         Parameters
@@ -174,9 +161,13 @@ class GPRegressor(GaussianEstimator):
         y : (n,) or (n, c); the columns share kernel and noise and are solved for together
         noise_variance : (n,) known variances of the observations, in the units of y²; they are added to the learned
             noise (which may be fixed at a small value)
+        callback : told of every event (see `kernelcg.events`); where it returns True, learning ends and the best
+            hyperparameters so far are kept
+        resume : the state that came with a step of an earlier fit to the same data, or the path of a file that
+            `kernelcg.estimators.training_files.save_state` has written: learning goes on to the same numbers
         """
         check_options(self.get_params(deep=False))
-        with self._all_or_nothing(), narrated(self.verbose):
+        with self._fitting(callback, resume) as session:
             X, y, noise_variance = without_missing(X, y, noise_variance, self.missing)
             X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
             known = checked_noise_variance(noise_variance, len(X))
@@ -186,13 +177,21 @@ class GPRegressor(GaussianEstimator):
             problem = self._problem(X, Y, known)
             self.plan_ = planned(problem, self.method, self.probes + problem.Y.shape[1] + problem.H.shape[1])
             gp = first_process(self.kernel, self.noise, problem.X, problem.Y)
-            self._learn_and_condition(problem, gp, self.optimizer)
+            self._learn_and_condition(problem, gp, self.optimizer, session)
         return self
 
-    def update(self, X: Any, y: Any, noise_variance: Any = None, *, learn: bool = False) -> Self:
+    def update(
+        self,
+        X: Any,
+        y: Any,
+        noise_variance: Any = None,
+        *,
+        learn: bool = False,
+        callback: Listener | None = None,
+    ) -> Self:
         """Condition on more observations, from the old solution and with the old kind of preconditioner.
 
-        Hyperparameters and the standardisation of y stay as they are; ``learn=True`` goes on learning from them.
+        The standardisation of y stays as it is, and so do the hyperparameters, unless ``learn`` asks for new ones.
         """
         check_is_fitted(self)
         X, y, noise_variance = without_missing(X, y, noise_variance, self.missing)
@@ -203,8 +202,8 @@ class GPRegressor(GaussianEstimator):
         if known is not None and np.ptp(self.y_scale_) > 0:
             raise ValueError("noise_variance of several outputs in different units must be given to fit already")
         more = self._problem(X, y.reshape(len(y), -1).astype(np.float64), known)
-        plan, generator = self._plan_with(more), generator_from(self.random_state)
-        with self._all_or_nothing(), narrated(self.verbose):
+        plan = planned_together(self.posterior_.problem, more, self.method, self.probes)
+        with self._fitting(callback) as session:
             posterior = updated(
                 self._posterior(),
                 more.X,
@@ -212,14 +211,15 @@ class GPRegressor(GaussianEstimator):
                 more.noise_variance,
                 method=plan.method,
                 preconditioner=self.preconditioner,
-                generator=generator,
+                generator=generator_from(self.random_state),
+                callback=session.onlooker,
             )
             self.plan_ = plan
             if learn:
-                self._learn_and_condition(posterior.problem, posterior.gp, self.optimizer or "lbfgs")
+                self._learn_and_condition(posterior.problem, posterior.gp, self.optimizer or "lbfgs", session)
             else:
-                self._keep(posterior, self.learning_)
-                self._warn_of_fit(None, stacklevel=3)
+                self._keep(posterior, self.learning_, session)
+                self._warn_of_fit(None, session, stacklevel=3)
         return self
 
     def log_marginal_likelihood(self, theta: Any = None, eval_gradient: bool = False) -> Any:
@@ -233,13 +233,7 @@ class GPRegressor(GaussianEstimator):
             whatever the order in a scikit-learn kernel was; None means the fitted ones
         """
         check_is_fitted(self)
-        gp = self.posterior_.gp
-        fitted = gp.log_parameters()
-        given = fitted if theta is None else as_tensor(theta)
-        if given.shape != fitted.shape:
-            names = ", ".join(gp.parameter_names())
-            raise ValueError(f"theta must hold the logarithms of {names}, not shape {tuple(given.shape)}")
-        here = torch.equal(given, fitted)
+        gp, (given, here) = self.posterior_.gp, self._log_parameters(theta)
         if here and not eval_gradient:
             return self.log_marginal_likelihood_value_
         posterior = self._posterior()
@@ -261,6 +255,8 @@ class GPRegressor(GaussianEstimator):
         return_cov: bool = False,
         return_bound: bool = False,
         include_noise: bool = True,
+        *,
+        callback: Listener | None = None,
     ) -> Any:
         """Return the mean at X, and what else is asked for.
 
@@ -270,17 +266,22 @@ class GPRegressor(GaussianEstimator):
         return_bound : certified numerical errors as well, a `Bounds`
         include_noise : whether they are those of a new observation, with the learned noise (known variances of the
             training data do not count), or of the function without noise
+        callback : told of every chunk of points; one that returns True ends the work with `StopRequested`
         """
         check_is_fitted(self)
         if return_std and return_cov:
             raise ValueError("ask for the standard deviation or for the covariance, not for both")
-        points = self._points(X)
+        points, heard = self._points(X), predicting(callback)
         if not (return_std or return_cov or return_bound):
-            return self._in_units(self.posterior_.mean(points))  # needs no factor, even after loading
+            mean = self._in_units(self.posterior_.mean(points))  # needs no factor, even after loading
+            tell_of_all(heard, points)
+            return mean
         posterior = self._posterior()
         if return_cov and not return_bound:
             return self._in_units(posterior.mean(points)), self._covariance(posterior, points, include_noise)
-        found = posterior.predict(points, variance=return_std, bound=return_bound, latent=not include_noise)
+        found = posterior.predict(
+            points, variance=return_std, bound=return_bound, latent=not include_noise, callback=heard
+        )
         self._warn_of(found.status, "the predictive variance", "return_bound=True gives error bounds")
         answer: list[Any] = [self._in_units(found.mean)]
         if return_std:
@@ -330,37 +331,34 @@ class GPRegressor(GaussianEstimator):
             require_magnitude(known, "noise_variance, relative to the variance of y,", remedy, most=LARGEST_VARIANCE)
         return self._regression(X, Y, known, self.mean)
 
-    def _plan_with(self, more: Regression) -> Plan:
-        """Return the plan for the present data and further ones."""
-        old = self.posterior_.problem
-        X, Y = torch.cat([old.X, more.X]), torch.cat([old.Y, more.Y])
-        sizes = replace(more, X=X, Y=Y, noise_variance=None, mean="zero")
-        return planned(sizes, self.method, self.probes + Y.shape[1] + old.H.shape[1])
-
     def _objective(self, problem: Regression) -> Objective:
         seed = generator_from(self.random_state).initial_seed()
         stochastic = self.optimizer in ("adagrad", "adam")
         numerics = Numerics(self.probes, preconditioner=self.preconditioner, seed=seed, rademacher=stochastic)
         return Objective(problem, method=self.method, numerics=numerics)
 
-    def _learn_and_condition(self, problem: Regression, gp: GaussianProcess, optimizer: str | None) -> None:
-        logger.info("plan: %s", self.plan_)
+    def _learn_and_condition(
+        self, problem: Regression, gp: GaussianProcess, optimizer: str | None, session: Session
+    ) -> None:
+        session.tell(EventKind.PLAN, self.plan_)
         require_range(gp.kernel, problem)
         generator = generator_from(self.random_state)
-        learned = (unlearned(problem, gp) if optimizer else None) or learn(
-            self._objective(problem),
-            gp,
-            optimizer=optimizer,
-            max_steps=self.max_iter if self.max_iter is not None else STEPS.get(optimizer or "", 0),
-            step_size=self.step_size,
-            restarts=self.n_restarts,
-            generator=child(generator, "learning"),
-        )
-        logger.info("learned in %.1f s: %s", learned.seconds, learned.reason)
-        self._keep(self._conditioned(problem, learned.gp, generator), learned)
-        self._warn_of_fit(gp, stacklevel=4)
+        with session.learning() as callback:
+            learned = (unlearned(problem, gp) if optimizer and session.resume is None else None) or learn(
+                self._objective(problem),
+                gp,
+                optimizer=optimizer,
+                max_steps=self.max_iter if self.max_iter is not None else STEPS.get(optimizer or "", 0),
+                step_size=self.step_size,
+                restarts=self.n_restarts,
+                generator=child(generator, "learning"),
+                callback=callback,
+                resume=session.resume,
+            )
+        self._keep(self._conditioned(problem, learned.gp, generator, session), learned, session)
+        self._warn_of_fit(gp, session, stacklevel=4)
 
-    def _keep(self, posterior: Posterior, learned: Learned) -> None:
+    def _keep(self, posterior: Posterior, learned: Learned, session: Session) -> None:
         seed = generator_from(self.random_state).initial_seed()
         self.posterior_, self.learning_ = posterior, learned
         self.kernel_, self.noise_ = posterior.gp.kernel, posterior.gp.noise.variance.item()
@@ -369,7 +367,7 @@ class GPRegressor(GaussianEstimator):
         self.log_marginal_likelihood_value_ = self.certificate_.log_marginal_likelihood
         self.report_ = posterior.report
         self.n_iter_ = max(len(learned.steps), 1)
-        logger.info("%s", self.certificate_)
+        session.tell(EventKind.END, self.certificate_)
 
     # units
 

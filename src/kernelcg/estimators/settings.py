@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -30,6 +30,9 @@ from kernelcg.preconditioners.base import FACTORS_AT_ONCE
 from kernelcg.randomness import seeded
 
 logger = logging.getLogger("kernelcg")
+
+STEPS = {"lbfgs": 100, "adagrad": 50, "adam": 100}
+"""Steps of each optimiser where ``max_iter`` is None."""
 
 START_NOISE = 0.1
 """Noise variance from which learning starts, relative to the variance of y or that of the kernel, if less."""
@@ -66,6 +69,10 @@ OPTIONS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         f"one of {', '.join(OPTIMIZERS)} or None",
     ),
     "max_iter": (lambda v: v is None or _whole(v, 0), "a whole number of steps, not negative, or None"),
+    "max_seconds": (
+        lambda v: v is None or (_number(v) and 0 < v < float("inf")),
+        "a positive number of seconds or None",
+    ),
     "step_size": (lambda v: v is None or (_number(v) and 0 < v < float("inf")), "a positive number or None"),
     "probes": (lambda v: _whole(v, 1), "a whole number, at least 1"),
     "n_samples": (lambda v: _whole(v, 1), "a whole number, at least 1"),
@@ -114,6 +121,13 @@ def planned(problem: Regression, method: str, columns: int) -> Plan:
     leaner = " (the iterative one stores no matrix)" if chosen == "direct" else ""
     require_memory(expected, budget, f"fitting {n} rows by the {chosen} method{leaner}")
     return Plan(n, d, chosen, reason, problem.X.device.type, expected, budget)
+
+
+def planned_together(old: Regression, more: Regression, method: str, probes: int) -> Plan:
+    """Return the plan for the data of a model and further ones."""
+    X, Y = torch.cat([old.X, more.X]), torch.cat([old.Y, more.Y])
+    sizes = replace(more, X=X, Y=Y, noise_variance=None, mean="zero")
+    return planned(sizes, method, probes + Y.shape[1] + old.H.shape[1])
 
 
 def require_range(kernel: Kernel, problem: Regression) -> None:

@@ -9,7 +9,8 @@ from kernelcg.inference.gaussian.objective import Objective
 from kernelcg.inference.gaussian.posterior import Posterior, Prediction
 from kernelcg.inference.gaussian.sampling import draws, pathwise
 from kernelcg.inference.learning.criterion_value import CriterionValue
-from kernelcg.inference.learning.learn import Learned, Step, learn
+from kernelcg.inference.learning.learn import Learned, learn
+from kernelcg.inference.learning.state import Step
 
 __all__ = [
     "CriterionValue",

@@ -9,21 +9,17 @@ import torch
 from torch import Generator, Tensor
 
 from kernelcg.errors import MemoryBudgetExceeded
+from kernelcg.events import Event, Listener
 from kernelcg.operators import ConstantInvertible, KernelPlusDiagonal
 from kernelcg.planning.costs import Costs, best_of, measured
 from kernelcg.planning.forecast import Forecast
-from kernelcg.planning.growing_factor import GrowingFactor
+from kernelcg.planning.growing_factor import Construction, first_factor
 from kernelcg.planning.options import Automatic, Option, named
 from kernelcg.planning.pilot import Pilot, Trial, pilot
 from kernelcg.preconditioners.base import FACTORS_AT_ONCE
-from kernelcg.preconditioners.low_rank_remainder import (
-    NUMBERS_PER_NEIGHBOUR,
-    DiagonalRemainder,
-    LowRankAndRemainder,
-    sparse_remainder,
-)
+from kernelcg.preconditioners.low_rank_remainder import NUMBERS_PER_NEIGHBOUR, LowRankAndRemainder
 from kernelcg.randomness import child
-from kernelcg.solvers import Attempt, Progress, SolveReport, Status, Stopping, solve
+from kernelcg.solvers import Attempt, SolveReport, Status, Stopping, solve
 
 TRIAL = 3
 """Iterations without preconditioner before their end is forecast."""
@@ -61,7 +57,7 @@ class Search:
         *,
         start: Tensor | None,
         stopping: Stopping,
-        callback: Callable[[Progress], bool | None] | None,
+        callback: Listener | None,
         generator: Generator,
         numbers: float,
         costs: Costs | None = None,
@@ -72,7 +68,7 @@ class Search:
         self.began = time.perf_counter()
         self.reports: list[SolveReport] = []
         self.attempts: list[Attempt] = []
-        self.low_rank = GrowingFactor(A, child(generator, "pivots"))
+        self.low_rank = first_factor(A, generator)
         self.notes: list[str] = []
         self.stopped = False
         self.idle_since = self.began
@@ -81,7 +77,7 @@ class Search:
         self.thresholds = torch.full_like(norms, 1.0)
         self.thresholds[(norms > 0) & norms.isfinite()] = (stopping.rtol * usable).clamp_min(stopping.atol) / usable
         self.costs = Costs(len(A), B.shape[1], math.inf, math.inf, math.inf)
-        self.built: tuple[LowRankAndRemainder, ConstantInvertible, float] | None = None
+        self.built: tuple[LowRankAndRemainder, ConstantInvertible, float, Construction] | None = None
 
     def run(self) -> Automatic:
         """Choose, solve, and choose again until converged or nothing is left to try."""
@@ -93,8 +89,8 @@ class Search:
                 if self._finished() or (stronger := self._escalation(option, forecast)) is None:
                     break
                 option = stronger
-        prepared, P, seconds = self.built or (None, None, 0.0)
-        return Automatic(self._merged(), prepared, P, seconds)
+        prepared, P, seconds, how = self.built or (None, None, 0.0, None)
+        return Automatic(self._merged(), prepared, P, seconds, how)
 
     # the steps
 
@@ -195,9 +191,11 @@ class Search:
         """Build what the option asks for and solve with it."""
         self.built, P = None, None
         if option.what.startswith("low rank"):
-            prepared = self._prepared(option)
+            self.low_rank.grow(option.rank)
+            prepared = self.low_rank.beside(option.rank, option.neighbours, self.generator)
+            how = Construction(self.generator.initial_seed(), self.low_rank.ranks, option.rank, option.neighbours)
             P = prepared.factor(self.A.scale, self.A.diagonal)
-            self.built = (prepared, P, time.perf_counter() - self.idle_since)
+            self.built = (prepared, P, time.perf_counter() - self.idle_since, how)
             option = replace(option, what=named(self.low_rank.F[:, : option.rank].shape[1], option.neighbours))
         forecast = self._forecast(option.rank, option.neighbours)
         patience = 2 * option.iterations + 10
@@ -271,16 +269,6 @@ class Search:
         held = held / (2 + min(held / n, 2.0))
         return int(max(min(held, budget / FACTORS_AT_ONCE, n), 0))
 
-    def _prepared(self, option: Option) -> LowRankAndRemainder:
-        self.low_rank.grow(option.rank)
-        F = self.low_rank.F
-        F = F[:, : option.rank].clone() if option.rank < F.shape[1] else F
-        if option.neighbours == 0:
-            return LowRankAndRemainder(F, DiagonalRemainder())
-        order = child(self.generator, "order")
-        remainder = sparse_remainder(self.A.K, order, option.neighbours, F)
-        return LowRankAndRemainder(F, remainder)
-
     def _pilot(self) -> Pilot:
         rtol = float(self.thresholds.min())
         return pilot(self.A, rtol, child(self.generator, "pilot"))
@@ -315,10 +303,12 @@ class Search:
         before, done = time.perf_counter() - self.began, self._iterations()
         build_seconds = time.perf_counter() - self.idle_since
 
-        def watch(progress: Progress) -> bool:
+        def watch(event: Event) -> bool:
+            progress = event.payload
             forecast.add(progress)
             shifted = replace(progress, iteration=progress.iteration + done, seconds=progress.seconds + before)
-            self.stopped = bool(self.callback and self.callback(shifted))
+            later = replace(event, seconds=shifted.seconds, payload=shifted)
+            self.stopped = bool(self.callback and self.callback(later))
             return self.stopped or give_up()
 
         limits = replace(

@@ -1,12 +1,33 @@
 """A low-rank factor that grows while it pays, and what it leaves."""
 
 import math
+from dataclasses import dataclass
 
 from torch import Generator, Tensor
 
 from kernelcg.operators import KernelPlusDiagonal
+from kernelcg.preconditioners.low_rank_remainder import DiagonalRemainder, LowRankAndRemainder, sparse_remainder
 from kernelcg.preconditioners.partial_cholesky import extended, no_pivots, random_pivots
-from kernelcg.randomness import child
+from kernelcg.randomness import child, seeded
+
+
+@dataclass(frozen=True)
+class Construction:
+    """How a preconditioner of the automatic choice was built, from which it is built again to the same bits.
+
+    Attributes
+    ----------
+    seed : of the generator of the choice
+    ranks : that its low-rank factor was grown to, one after the other
+    rank : columns of the factor that are used
+    neighbours : on which the remainder is kept
+    """
+
+    seed: int
+    ranks: tuple[int, ...]
+    rank: int
+    neighbours: int
+
 
 ENOUGH = 0.01
 """tr(D⁻¹ S (K − F Fᵀ) S) / n below which the low-rank part alone solves in a few iterations."""
@@ -21,6 +42,7 @@ class GrowingFactor:
         squares = 1.0 if A.scale is None else A.scale.square()
         self.weights = squares / A.diagonal
         self.shares = [(1, self.share)]
+        self.ranks: tuple[int, ...] = ()
 
     @property
     def F(self) -> Tensor:
@@ -48,6 +70,7 @@ class GrowingFactor:
         tolerance = min(ENOUGH * len(A) / total, 1.0) if total > 0 else 1.0
         choose = random_pivots(child(self.generator, f"from rank {self.rank}"))
         self.factor = extended(self.factor, A.K, rank=rank, tolerance=tolerance, choose=choose)
+        self.ranks = (*self.ranks, rank)
         self.shares.append((self.rank, self.share))
 
     def slope(self) -> float:
@@ -63,3 +86,26 @@ class GrowingFactor:
         if slope * math.log(max(n / max(self.rank, 1), 1.0)) < math.log(share / ENOUGH):
             return n
         return math.ceil(self.rank * (share / ENOUGH) ** (1 / slope))
+
+    def beside(self, rank: int, neighbours: int, generator: Generator) -> LowRankAndRemainder:
+        """Return the first columns of the factor, and what they leave on so many neighbours."""
+        A, F = self.A, self.F
+        F = F[:, :rank].clone() if rank < F.shape[1] else F
+        if neighbours == 0:
+            return LowRankAndRemainder(F, DiagonalRemainder())
+        order = child(generator, "order")
+        return LowRankAndRemainder(F, sparse_remainder(A.K, order, neighbours, F))
+
+
+def first_factor(A: KernelPlusDiagonal, generator: Generator) -> GrowingFactor:
+    """Return the factor of rank 0 with which an automatic choice begins."""
+    return GrowingFactor(A, child(generator, "pivots"))
+
+
+def constructed(A: KernelPlusDiagonal, how: Construction) -> LowRankAndRemainder:
+    """Build a preconditioner again, by the same steps, for the A that it was built for."""
+    generator = seeded(how.seed)
+    factor = first_factor(A, generator)
+    for rank in how.ranks:
+        factor.grow(rank)
+    return factor.beside(how.rank, how.neighbours, generator)

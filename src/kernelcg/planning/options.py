@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from kernelcg.operators import ConstantInvertible
+from kernelcg.planning.growing_factor import Construction
 from kernelcg.preconditioners.low_rank_remainder import LowRankAndRemainder
 from kernelcg.solvers import SolveReport
 
@@ -27,6 +28,8 @@ class Automatic:
     prepared: LowRankAndRemainder | None
     preconditioner: ConstantInvertible | None
     build_seconds: float
+    how: Construction | None
+    """How it was built."""
 
 
 def named(rank: int, neighbours: int) -> str:

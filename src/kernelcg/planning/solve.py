@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,12 +9,14 @@ import torch
 from torch import Generator
 
 from kernelcg.arguments import matrix, memory_bytes
+from kernelcg.events import Listener
 from kernelcg.operators import Invertible, KernelPlusDiagonal
 from kernelcg.planning.automatic import Search
 from kernelcg.planning.costs import counted
+from kernelcg.planning.growing_factor import Construction, constructed
 from kernelcg.preconditioners import Preconditioner, Prepared, recipe
 from kernelcg.randomness import seeded
-from kernelcg.solvers import Attempt, Progress, SolveReport, Status, Stopping
+from kernelcg.solvers import Attempt, SolveReport, Status, Stopping
 from kernelcg.solvers import solve as solve_with
 
 Choice = str | Preconditioner | Invertible | None
@@ -35,6 +36,8 @@ class Kept:
     """Seconds of an iteration if they are not to be measured."""
     first_iterations: int | None = None
     excess_seconds: float = 0.0
+    how: Construction | None = None
+    """How it was built, if the automatic choice did it."""
 
     def after(self, report: SolveReport) -> "Kept":
         """Return the record after one more solve with it."""
@@ -44,6 +47,14 @@ class Kept:
         each = report.seconds / max(steps, 1) if self.per_iteration is None else self.per_iteration
         excess = max(steps - self.first_iterations, 0) * each
         return replace(self, excess_seconds=self.excess_seconds + excess)
+
+    def lean(self) -> "Kept":
+        """Return the record without the preconditioner, which `restored` builds again."""
+        return replace(self, prepared=None)
+
+    def restored(self, A: KernelPlusDiagonal) -> "Kept":
+        """Return the record with the preconditioner, built again for the system that it was built for."""
+        return self if self.how is None else replace(self, prepared=constructed(A, self.how))
 
     @property
     def pays(self) -> bool:
@@ -58,7 +69,7 @@ def solve(
     preconditioner: Choice = "auto",
     start: Any = None,
     stopping: Stopping = Stopping(),
-    callback: Callable[[Progress], bool | None] | None = None,
+    callback: Listener | None = None,
     generator: Generator | None = None,
     memory: int | str | None = None,
 ) -> SolveReport:
@@ -90,7 +101,7 @@ def solve_with_recipe(
     B: Any,
     start: Any,
     stopping: Stopping,
-    callback: Callable[[Progress], bool | None] | None,
+    callback: Listener | None,
     generator: Generator,
 ) -> SolveReport:
     """Build the preconditioner, solve, and report both: set-up products and time included."""
@@ -125,7 +136,7 @@ def solve_automatically(
     B: Any,
     start: Any = None,
     stopping: Stopping = Stopping(),
-    callback: Callable[[Progress], bool | None] | None = None,
+    callback: Listener | None = None,
     generator: Generator | None = None,
     memory: int | str | None = None,
     reproducible: bool = False,
@@ -152,10 +163,11 @@ def solve_automatically(
     )
     result = search.run()
     if costs is None or result.prepared is None:
-        return result.report, Kept(result.prepared, result.build_seconds)
+        return result.report, Kept(result.prepared, result.build_seconds, how=result.how)
     rank, neighbours = result.prepared.rank, result.prepared.neighbours
     build_seconds = costs.low_rank(rank) + costs.local(rank, neighbours)
-    return result.report, Kept(result.prepared, build_seconds, costs.iteration(rank, neighbours))
+    per_iteration = costs.iteration(rank, neighbours)
+    return result.report, Kept(result.prepared, build_seconds, per_iteration, how=result.how)
 
 
 def solve_reusing(
@@ -165,7 +177,7 @@ def solve_reusing(
     *,
     start: Any = None,
     stopping: Stopping = Stopping(),
-    callback: Callable[[Progress], bool | None] | None = None,
+    callback: Listener | None = None,
     generator: Generator | None = None,
     memory: int | str | None = None,
     reproducible: bool = False,

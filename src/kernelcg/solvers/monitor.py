@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kernelcg.events import Event, EventKind, Listener
 from kernelcg.operators import Counting, CountsInner, Identity, Invertible, LinearOperator, in_best_precision
 from kernelcg.solvers.columns import column_norms, power_of_two_near
 from kernelcg.solvers.reading import Flags, Floats, read
@@ -70,7 +71,7 @@ class Monitor:
         start: Tensor | None,
         preconditioner: Invertible,
         stopping: Stopping,
-        callback: Callable[[Progress], bool | None] | None,
+        callback: Listener | None,
         method: str,
     ):
         self.began = time.perf_counter()
@@ -288,7 +289,8 @@ class Monitor:
             return False
         relative = np.where(self.norms_of_B == 0, 0.0, self.norms / self.norms_of_B)
         seconds = time.perf_counter() - self.began
-        return bool(self.callback(Progress(len(self.history) - 1, torch.from_numpy(relative), seconds)))
+        progress = Progress(len(self.history) - 1, torch.from_numpy(relative), seconds)
+        return bool(self.callback(Event(EventKind.ITERATION, seconds, progress)))
 
     def _due(self, norms: Floats) -> Flags:
         """Return the columns whose true residual has to be looked at now."""

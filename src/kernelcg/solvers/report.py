@@ -53,7 +53,7 @@ class Stopping:
 
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """What a callback is told after every iteration; one that returns True ends the solve.
+    """One iteration of a solve: what an event of the kind ITERATION tells.
 
     The residuals are on the CPU, wherever the solve runs.
     """

@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 
 from kernelcg.arguments import matrix
+from kernelcg.events import Listener
 from kernelcg.operators import Identity, Invertible, as_operator
 from kernelcg.solvers.block_pcg import block_pcg
 from kernelcg.solvers.direct import direct
 from kernelcg.solvers.flexible_pcg import flexible_pcg
 from kernelcg.solvers.monitor import Monitor
 from kernelcg.solvers.pcg import pcg
-from kernelcg.solvers.report import Progress, SolveReport, Stopping
+from kernelcg.solvers.report import SolveReport, Stopping
 
 METHODS: dict[str, Callable[[Monitor], Tensor]] = {
     "cg": pcg,
@@ -32,7 +33,7 @@ def solve(
     preconditioner: Invertible | None = None,
     start: Any = None,
     stopping: Stopping = Stopping(),
-    callback: Callable[[Progress], bool | None] | None = None,
+    callback: Listener | None = None,
 ) -> SolveReport:
     """Solve A X = B for a symmetric positive definite A and return the solution with its record.
 
@@ -45,7 +46,7 @@ def solve(
     preconditioner : a built P with ``solve(R)``; "cg" and "direct" take none
     start : (n, k) first guess
     stopping : tolerance and limits
-    callback : called with a `Progress` after every iteration; the solve ends if it returns True
+    callback : told of every iteration, the payload being a `Progress`; the solve ends if it returns True
 
     Returns
     -------

@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Generator, Tensor
 
+from kernelcg.events import Listener
 from kernelcg.inference.bounds.lower_bound import LowerBound
 from kernelcg.inference.gaussian.conditioning import condition
 from kernelcg.inference.gaussian.objective import chosen_method
@@ -23,6 +24,7 @@ def updated(
     method: str = "auto",
     preconditioner: str | Preconditioner | None = "auto",
     generator: Generator,
+    callback: Listener | None = None,
 ) -> Posterior:
     """Return the process conditioned on further observations Y at X, at the same hyperparameters.
 
@@ -48,6 +50,7 @@ def updated(
         start=start,
         prepared=_like(posterior, replace(posterior, problem=problem), generator),
         generator=generator,
+        callback=callback,
     )
 
 

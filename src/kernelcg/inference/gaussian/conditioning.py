@@ -10,6 +10,7 @@ from torch import Generator, Tensor
 
 from kernelcg import planning
 from kernelcg.errors import SolveFailed
+from kernelcg.events import Listener
 from kernelcg.inference.bounds.lower_bound import Exact, LowerBound
 from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF, Certified, EnergyBound, Rounding, certified
 from kernelcg.inference.gaussian.likelihood_by_pcg import FATAL
@@ -40,6 +41,7 @@ def condition(
     start: Tensor | None = None,
     prepared: Prepared | None = None,
     generator: Generator,
+    callback: Listener | None = None,
 ) -> Posterior:
     """Condition the process on the data, by Cholesky factorisation ("direct") or preconditioned CG ("iterative").
 
@@ -49,15 +51,16 @@ def condition(
     variance_tolerance : certified relative error of predictive variances, noise included
     start : (n, c + b) first guess for A⁻¹[Y, H], Y without the drift of ordinary least squares
     prepared : a preconditioner for this kernel and these data to begin with; more is done if it does not suffice
+    callback : told of the iterations of all solves
     """
     if method not in ("direct", "iterative"):
         raise ValueError(f"method must be 'direct' or 'iterative', not {method!r}")
     exact, B = problem.system(gp), torch.cat([problem.centred, problem.H], dim=1)
     if method == "direct":
-        solved = _directly(exact, B, stopping)
+        solved = _directly(exact, B, stopping, callback)
     else:
         A, source = problem.fast_system(gp), child(generator, "P")
-        solved = _iteratively(A, B, stopping, preconditioner, prepared, start, source)
+        solved = _iteratively(A, B, stopping, preconditioner, prepared, start, source, callback)
     if not bool(solved.report.solution.isfinite().all()):
         raise SolveFailed(f"conditioning on {len(problem)} observations failed: {solved.report}")
     if solved.report.status in FATAL:
@@ -68,7 +71,7 @@ def condition(
     c = problem.Y.shape[1]
     first, G = solved.report.solution[:, :c], solved.report.solution[:, c:]
     drift_weights = certified(exact, problem.H, G, bound, rounding)
-    beta, weights, report = _weights(problem, exact, solved, first, G, bound, rounding, stopping)
+    beta, weights, report = _weights(problem, exact, solved, first, G, bound, rounding, stopping, callback)
     return Posterior(
         gp,
         problem,
@@ -104,6 +107,7 @@ def _weights(
     bound: EnergyBound,
     rounding: Rounding,
     stopping: Stopping,
+    callback: Listener | None,
 ) -> tuple[Tensor, Certified, SolveReport]:
     """Return β and a with A a = Y − Hβ to tolerance: that of Y and H apart need not be enough where they cancel."""
     report, beta = solved.report, problem.ordinary.new_zeros(problem.ordinary.shape)
@@ -120,7 +124,7 @@ def _weights(
         if bool((weights.R.norm(dim=0) <= allowed).all()) or report.status is not Status.CONVERGED:
             return beta, weights, report
         if attempt < REFINEMENTS:
-            again = solve(exact, b, preconditioner=solved.P, start=a, stopping=stopping)
+            again = solve(exact, b, preconditioner=solved.P, start=a, stopping=stopping, callback=callback)
             note = "the weights were refined after the drift was taken out"
             report, solved_Y = _joined(report, again, note), again.solution
     return beta, weights, replace(report, status=Status.PRECISION_EXHAUSTED)
@@ -139,14 +143,14 @@ def _joined(first: SolveReport, second: SolveReport, note: str) -> SolveReport:
     )
 
 
-def _directly(A: KernelPlusDiagonal, B: Tensor, stopping: Stopping) -> _Solved:
+def _directly(A: KernelPlusDiagonal, B: Tensor, stopping: Stopping, callback: Listener | None) -> _Solved:
     """Factorise A, or if rounding makes that impossible leave it to the iterative ladder, which says so."""
     began = time.perf_counter()
     try:
         factor = CholeskyFactor(A.dense())
     except LinAlgError:
-        return _Solved(planning.solve_automatically(A, B, stopping=stopping, reproducible=True)[0])
-    report = solve(A, B, preconditioner=factor, start=factor.solve(B), stopping=stopping)
+        return _Solved(planning.solve_automatically(A, B, None, stopping, callback, reproducible=True)[0])
+    report = solve(A, B, preconditioner=factor, start=factor.solve(B), stopping=stopping, callback=callback)
     report = replace(report, method="direct", seconds=time.perf_counter() - began)
     return _Solved(report, factor, None, Exact(A, factor))
 
@@ -177,18 +181,19 @@ def _iteratively(
     prepared: Prepared | None,
     start: Tensor | None,
     generator: Generator,
+    callback: Listener | None,
 ) -> _Solved:
     """Solve with a preconditioner that is given, named or chosen; where that fails, with one that is chosen."""
     failed = None
     if preconditioner is None or (prepared is None and preconditioner != "auto"):
         P = _built(A, preconditioner, generator)
-        report = solve(A, B, preconditioner=P, start=start, stopping=stopping)
+        report = solve(A, B, preconditioner=P, start=start, stopping=stopping, callback=callback)
         if report.status is Status.CONVERGED:
             return _Solved(report, P)
         failed, start = report, report.solution
     first = None if prepared is None else Kept(prepared, math.inf)
     report, kept = planning.solve_reusing(
-        A, B, first, start=start, stopping=stopping, generator=generator, reproducible=True
+        A, B, first, start=start, stopping=stopping, callback=callback, generator=generator, reproducible=True
     )
     if failed is not None:
         name = "no preconditioner" if preconditioner is None else f"{preconditioner!r}"
@@ -199,7 +204,7 @@ def _iteratively(
             report, products=joined.products, columns=joined.columns, seconds=joined.seconds, tried=joined.tried
         )
     if any(attempt.what == "direct" for attempt in report.attempts):
-        direct = _directly(A.with_precision(torch.float64), B, stopping)  # the factor serves all that follows
+        direct = _directly(A.with_precision(torch.float64), B, stopping, callback)  # the factor serves all that follows
         return replace(direct, report=report) if direct.P is not None else _Solved(report)
     P = None if kept.prepared is None else kept.prepared.factor(A.scale, A.diagonal)
     return _Solved(report, P, kept)

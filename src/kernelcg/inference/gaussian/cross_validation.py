@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from kernelcg.events import Listener
 from kernelcg.inference.bounds.lower_bound import LowerBound
 from kernelcg.inference.gaussian.likelihood_by_pcg import FATAL, NO_PIVOTS, Numerics, Trail, solve_nearby
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
@@ -35,7 +36,11 @@ def diagonal_of_inverse(bound: LowerBound, R: Tensor, U: Tensor) -> tuple[Tensor
 
 
 def iterative_cross_validation(
-    problem: Regression, gp: GaussianProcess, numerics: Numerics, trail: Trail | None
+    problem: Regression,
+    gp: GaussianProcess,
+    numerics: Numerics,
+    trail: Trail | None,
+    callback: Listener | None = None,
 ) -> tuple[CriterionValue, Trail | None]:
     r"""Return the generalised cross-validation criterion of `direct_estimate` and its gradient, from a few probes.
 
@@ -45,18 +50,21 @@ def iterative_cross_validation(
 
     is the derivative in A. The value is a plug-in estimate without a standard error; the search goes by the gradient.
     """
+    theta = gp.log_parameters().detach()
+    gp = gp.with_log_parameters(theta)  # what is built here can be built again from theta, to the last bit
     A, source = problem.fast_system(gp), seeded(numerics.seed)
     (n, c), k = problem.Y.shape, numerics.probes
     R = rademacher(n, k, child(source, "probes"), like=problem.X)
     start = None if trail is None else trail.solutions
-    report, kept = solve_nearby(A, torch.cat([problem.Y, R], dim=1), numerics, trail, start=start)
+    B = torch.cat([problem.Y, R], dim=1)
+    report, kept, kept_at = solve_nearby(A, B, numerics, trail, theta, start=start, callback=callback)
     a, U = report.solution.split([c, k], dim=1)
     squares, trace = float(a.square().sum()), float((R * U).sum()) / k
     if report.status in FATAL or not (squares > 0 and trace > 0):
         status = report.status if report.status in FATAL else Status.NOT_FINITE
-        return impossible(len(gp.log_parameters()), status), None
-    trail = Trail(report.solution, kept, NO_PIVOTS, gp.log_parameters().detach(), probes=k)
-    further, _ = solve_nearby(A, a, numerics, trail, start=None)
+        return impossible(len(theta), status), None
+    trail = Trail(report.solution, kept, NO_PIVOTS, theta, probes=k, kept_at=kept_at)
+    further, _, _ = solve_nearby(A, a, numerics, trail, theta, start=None, callback=callback)
     left = torch.cat([n * c / squares * further.solution, -n * c / (k * trace) * U], dim=1)
     right = torch.cat([a, U], dim=1)
     by_kernel = A.with_precision(torch.float64).kernel_gradient(left, right).cpu()

@@ -8,6 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from kernelcg import planning
+from kernelcg.events import Listener
 from kernelcg.inference.bounds.lower_bound import LEAST_RANK, LowerBound
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.learning.criterion_value import (
@@ -72,6 +73,20 @@ class Trail:
     """Probes that do not depend on the hyperparameters."""
     probes: int = 0
     """Columns of the solutions, the last ones, that belong to probes."""
+    kept_at: Tensor | None = None
+    """(p,) the log hyperparameters at which the preconditioner was built."""
+
+    def lean(self) -> "Trail":
+        """Return it without the preconditioner, O(n) numbers a column, to be stored."""
+        return self if self.kept is None else replace(self, kept=self.kept.lean())
+
+    def restored(self, problem: Regression, gp: GaussianProcess) -> "Trail":
+        """Return it with the preconditioner that it had; ``gp`` is of the same kind, at any hyperparameters."""
+        device, kept = problem.X.device, self.kept
+        if kept is not None and self.kept_at is not None:
+            kept = kept.restored(problem.fast_system(gp.with_log_parameters(self.kept_at)))
+        frozen = None if self.frozen is None else self.frozen.on(device)
+        return replace(self, solutions=self.solutions.to(device), kept=kept, frozen=frozen)
 
     def without_probes(self) -> "Trail":
         """Return it for an evaluation with other probes."""
@@ -87,6 +102,10 @@ class Probes:
     W: Tensor
     Z: Tensor
     bound: LowerBound | None = None
+
+    def on(self, device: torch.device) -> "Probes":
+        """Return the columns on another device."""
+        return replace(self, W=self.W.to(device), Z=self.Z.to(device))
 
     @classmethod
     def signs(cls, problem: Regression, k: int, generator: Generator) -> Self:
@@ -111,6 +130,7 @@ def iterative_estimate(
     *,
     value: bool = True,
     errors: bool = False,
+    callback: Listener | None = None,
 ) -> tuple[CriterionValue, Trail | None]:
     r"""Return the log marginal likelihood, its gradient, and what helps the next evaluation.
 
@@ -124,20 +144,22 @@ def iterative_estimate(
     ----------
     Cutajar et al. (2016), section 3.3 (signs of its gradient: `tests/paper/test_errata.py`); Wenger et al. (2022).
     """
-    A, theta = problem.fast_system(gp), gp.log_parameters().detach()
+    theta = gp.log_parameters().detach()
+    gp = gp.with_log_parameters(theta)  # what is built here can be built again from theta, to the last bit
+    A = problem.fast_system(gp)
     c, b, k = problem.Y.shape[1], problem.H.shape[1], numerics.probes
     near = trail is not None and float((theta - trail.chosen_at).abs().max()) <= NEARBY
     probes = _probes(problem, A, numerics, trail if near else None, None if value else LEAST_RANK)
     B, start = torch.cat([problem.centred, problem.H, probes.W], dim=1), None if trail is None else trail.solutions
-    report, kept = solve_nearby(A, B, numerics, trail, start=start)
+    report, kept, kept_at = solve_nearby(A, B, numerics, trail, theta, start=start, callback=callback)
     if report.status in FATAL or not bool(report.solution.isfinite().all()):
         return impossible(len(theta), report.status), None
     pivots = probes.bound.pivots if probes.bound else trail.pivots if trail else NO_PIVOTS
     chosen_at = trail.chosen_at if trail and near else theta
-    after = Trail(report.solution, kept, pivots, chosen_at, trail.frozen if trail and near else None, k)
+    after = Trail(report.solution, kept, pivots, chosen_at, trail.frozen if trail and near else None, k, kept_at)
     better = None if near or numerics.rademacher else _frozen(after, A, numerics)
     if better:
-        return iterative_estimate(problem, gp, numerics, better, value=value, errors=errors)
+        return iterative_estimate(problem, gp, numerics, better, value=value, errors=errors, callback=callback)
     solved_Y, solved_H, U = report.solution.split([c, b, k], dim=1)
     beta, a = generalised_least_squares(problem.H, solved_Y, solved_H)
     traces = Traces(A.with_precision(torch.float64), probes, gp.noise.variance.item(), U)
@@ -193,19 +215,32 @@ def tolerable(A: KernelPlusDiagonal, B: Tensor, stopping: Stopping) -> Stopping:
 
 
 def solve_nearby(
-    A: KernelPlusDiagonal, B: Tensor, numerics: Numerics, trail: Trail | None, *, start: Tensor | None
-) -> tuple[SolveReport, Kept | None]:
-    """Solve A X = B as an evaluation needs it, with the preconditioner of the last one while that pays."""
+    A: KernelPlusDiagonal,
+    B: Tensor,
+    numerics: Numerics,
+    trail: Trail | None,
+    theta: Tensor,
+    *,
+    start: Tensor | None,
+    callback: Listener | None,
+) -> tuple[SolveReport, Kept | None, Tensor | None]:
+    """Solve A X = B as an evaluation at θ needs it, with the preconditioner of the last one while that pays.
+
+    Returned are the report, the preconditioner to keep, and the log hyperparameters at which it was built.
+    """
     stopping, generator = tolerable(A, B, numerics.stopping), child(seeded(numerics.seed), "preconditioner")
     if numerics.preconditioner == "auto":
         kept = None if trail is None else trail.kept
-        return planning.solve_reusing(
-            A, B, kept, start=start, stopping=stopping, generator=generator, reproducible=True
+        report, after = planning.solve_reusing(
+            A, B, kept, start=start, stopping=stopping, callback=callback, generator=generator, reproducible=True
         )
+        is_old = trail is not None and kept is not None and after.prepared is kept.prepared
+        return report, after, trail.kept_at if trail is not None and is_old else theta
+    chosen = numerics.preconditioner
     report = planning.solve(
-        A, B, preconditioner=numerics.preconditioner, start=start, stopping=stopping, generator=generator
+        A, B, preconditioner=chosen, start=start, stopping=stopping, callback=callback, generator=generator
     )
-    return report, None
+    return report, None, None
 
 
 @dataclass(frozen=True, eq=False)

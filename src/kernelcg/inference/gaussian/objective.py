@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kernelcg.backends.base import factorises_fast
+from kernelcg.events import Listener
 from kernelcg.inference.gaussian.cross_validation import iterative_cross_validation
 from kernelcg.inference.gaussian.likelihood_by_cholesky import CRITERIA, direct_estimate
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics, Trail, iterative_estimate
@@ -98,15 +99,29 @@ class Objective:
         """Return the objective with other probes."""
         return replace(self, numerics=replace(self.numerics, seed=seed))
 
+    def lean(self, trail: Trail) -> Trail:
+        """Return a trail as it can be stored."""
+        return trail.lean()
+
+    def restored(self, trail: Trail, gp: GaussianProcess) -> Trail:
+        """Return a stored trail as it was."""
+        return trail.restored(self.problem, gp)
+
     def __call__(
-        self, gp: GaussianProcess, trail: Trail | None = None, *, value: bool = True, errors: bool = False
+        self,
+        gp: GaussianProcess,
+        trail: Trail | None = None,
+        *,
+        value: bool = True,
+        errors: bool = False,
+        callback: Listener | None = None,
     ) -> tuple[CriterionValue, Trail | None]:
         """Return value and gradient, and what helps the next evaluation; the exact method gives all it can anyway."""
         if self.is_direct:
             return direct_estimate(self.problem, gp, self.criterion), None
         if self.criterion != "marginal_likelihood":
-            return iterative_cross_validation(self.problem, gp, self.numerics, trail)
-        return iterative_estimate(self.problem, gp, self.numerics, trail, value=value, errors=errors)
+            return iterative_cross_validation(self.problem, gp, self.numerics, trail, callback)
+        return iterative_estimate(self.problem, gp, self.numerics, trail, value=value, errors=errors, callback=callback)
 
 
 def log_prior(gp: Parametric) -> tuple[float, Tensor]:

@@ -1,6 +1,7 @@
 """The process given the data: mean, variance and covariance at new points, with error bounds."""
 
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -11,6 +12,7 @@ from torch import Generator, Tensor
 from kernelcg import planning
 from kernelcg.arguments import matrix
 from kernelcg.backends.memory import require_memory
+from kernelcg.events import Chunk, EventKind, Listener, tell
 from kernelcg.inference.bounds.lower_bound import Exact, LowerBound
 from kernelcg.inference.bounds.rounding import (
     UNIT_ROUNDOFF,
@@ -113,16 +115,28 @@ class Posterior:
         X = self.checked_inputs(X)
         return self.problem.system(self.gp).K.cross(X, self.weights.X) + self.problem.drift(X) @ self.beta
 
-    def predict(self, X: Tensor, *, variance: bool = False, bound: bool = False, latent: bool = False) -> Prediction:
+    def predict(
+        self,
+        X: Tensor,
+        *,
+        variance: bool = False,
+        bound: bool = False,
+        latent: bool = False,
+        callback: Listener | None = None,
+    ) -> Prediction:
         """Return the mean, and if asked for its error bound and the variance with its bracket, in chunks.
 
         The variance is that of the latent value, known to a tolerance relative to itself plus the noise, or with
-        ``latent`` to itself alone.
+        ``latent`` to itself alone. A callback is told of every chunk and of the iterations of its solves.
         """
-        X = self.checked_inputs(X)
+        X, began = self.checked_inputs(X), time.perf_counter()
         if not variance and not bound:
             return Prediction(self.mean(X))
-        parts = [self._predicted(some, variance, latent) for some in X.split(self._columns_at_once())]
+        parts, done = [], 0
+        for some in X.split(self._columns_at_once()):
+            parts.append(self._predicted(some, variance, latent, callback))
+            done += len(some)
+            tell(callback, EventKind.CHUNK, Chunk(done, len(X)), began)
         failed = [part.status for part in parts if part.status is not Status.CONVERGED]
 
         def joined(name: str) -> Tensor | None:
@@ -169,7 +183,7 @@ class Posterior:
 
     # one chunk
 
-    def _predicted(self, X: Tensor, variance: bool, latent: bool) -> Prediction:
+    def _predicted(self, X: Tensor, variance: bool, latent: bool, callback: Listener | None) -> Prediction:
         """Return the prediction for one chunk of points.
 
         With β̂ and â for the drift and the weights, ρ = h − HᵀA⁻¹k and e = A⁻¹(Y − Hβ̂) − â, the mean is off by
@@ -192,7 +206,7 @@ class Posterior:
             high = drift.leverage(h_left, h_error + explained[:, None] * drift.error)[2]
             bound = explained[:, None] * error + high[:, None] * drift.coefficients + evaluation
             return Prediction(mean, bound)
-        V, status = self._tightened(K, prior, latent=latent)
+        V, status = self._tightened(K, prior, latent=latent, callback=callback)
         least = (K * V.X + V.X * V.R).sum(0)  # 2 kᵀv − vᵀAv ≤ kᵀA⁻¹k ≤ the same + error²
         rounded = rounding.of_products(root, V.X) + rounding.gamma * prior
         explained = torch.minimum(most, (least + V.error.square() + rounded).clamp_min(0).sqrt())
@@ -222,7 +236,13 @@ class Posterior:
         return 0.5 * (S + S.T)
 
     def _tightened(
-        self, K: Tensor, prior: Tensor, *, latent: bool, start: Tensor | None = None
+        self,
+        K: Tensor,
+        prior: Tensor,
+        *,
+        latent: bool,
+        start: Tensor | None = None,
+        callback: Listener | None = None,
     ) -> tuple[Certified, Status]:
         """Solve A V = K until the variance is known to the relative tolerance, noise included or not, or no better.
 
@@ -232,7 +252,7 @@ class Posterior:
         noise = 1e-12 * prior if latent else self.gp.noise.variance.item()
         stopping = replace(self.stopping, rtol=0.0, atol=A.spectrum_floor() * math.sqrt(self.variance_tolerance))
         for _ in range(TIGHTENINGS):
-            report = self.solved(K, stopping, start)
+            report = self.solved(K, stopping, start, callback)
             V = certified(A, K, report.solution, self._certifier(), self.rounding, prior.clamp_min(0).sqrt())
             least = (K * V.X + V.X * V.R).sum(0)
             known = (prior - least - V.error.square()).clamp_min(0.0) + noise
@@ -244,14 +264,17 @@ class Posterior:
             start, stopping = report.solution, replace(stopping, atol=0.5 * stopping.atol / math.sqrt(excess))
         return V, report.status if report.status is not Status.CONVERGED else Status.PRECISION_EXHAUSTED
 
-    def solved(self, B: Tensor, stopping: Stopping, start: Tensor | None = None) -> SolveReport:
+    def solved(
+        self, B: Tensor, stopping: Stopping, start: Tensor | None = None, callback: Listener | None = None
+    ) -> SolveReport:
+        """Return A⁻¹B and its record."""
         if self.P is None:
-            return planning.solve_automatically(self.A, B, start, stopping, reproducible=True)[0]
+            return planning.solve_automatically(self.A, B, start, stopping, callback, reproducible=True)[0]
         first = self.P.solve(B) if start is None else start
-        report = solve(self.A, B, preconditioner=self.P, start=first, stopping=stopping)
+        report = solve(self.A, B, preconditioner=self.P, start=first, stopping=stopping, callback=callback)
         if report.status is Status.CONVERGED:
             return report
-        return planning.solve_automatically(self.A, B, report.solution, stopping, reproducible=True)[0]
+        return planning.solve_automatically(self.A, B, report.solution, stopping, callback, reproducible=True)[0]
 
     def _columns_at_once(self) -> int:
         budget = self.problem.points.budget()

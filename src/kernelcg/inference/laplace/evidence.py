@@ -7,6 +7,7 @@ import torch
 from numpy.linalg import LinAlgError
 from torch import Tensor
 
+from kernelcg.events import Listener
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics, Probes
 from kernelcg.inference.laplace.expansion import ClassExpansion, Expansion, ScalarExpansion
 from kernelcg.inference.laplace.indefinite_points import IndefinitePoints
@@ -47,16 +48,22 @@ class LaplaceTrail:
     drawn: Probes | None = None
     pivots: Tensor | None = None
     """Probes, and rows of the low-rank part, that stay the same nearby, so that the estimate is smooth."""
-    chosen_for: Kernel | None = None
-    """The kernel for which these were chosen."""
+    chosen_at: Tensor | None = None
+    """Log hyperparameters of the kernel for which these were chosen."""
 
     def is_near(self, problem: Observations, kernel: Kernel) -> bool:
         """Say whether its choices still suit this kernel."""
-        if self.chosen_for is None:
+        if self.chosen_at is None:
             return False
         X = problem.X[:: max(len(problem) // FEW_ROWS, 1)]
-        before, now = (one(X, X).detach() for one in (self.chosen_for, kernel))
+        before, now = (one(X, X).detach() for one in (kernel.with_log_parameters(self.chosen_at), kernel))
         return float((now - before).norm()) <= CHANGED * float(before.norm())
+
+    def on(self, device: torch.device) -> "LaplaceTrail":
+        """Return it on another device."""
+        solutions = None if self.solutions is None else self.solutions.to(device)
+        drawn = None if self.drawn is None else self.drawn.on(device)
+        return replace(self, f=self.f.to(device), solutions=solutions, drawn=drawn)
 
     def without_probes(self) -> "LaplaceTrail":
         """Return it for an evaluation with other probes."""
@@ -64,12 +71,19 @@ class LaplaceTrail:
 
 
 def systems_for(
-    problem: Observations, gp: LatentProcess, method: str, numerics: Numerics, pivots: Tensor | None = None
+    problem: Observations,
+    gp: LatentProcess,
+    method: str,
+    numerics: Numerics,
+    pivots: Tensor | None = None,
+    callback: Listener | None = None,
 ) -> NewtonSystems:
     """Return what solves the systems of a Newton step by this method."""
     if method == "direct":
         return DirectSystems(problem, gp, numerics.stopping)
-    return IterativeSystems(problem, gp, numerics.preconditioner, numerics.seed, numerics.stopping, pivots)
+    return IterativeSystems(
+        problem, gp, numerics.preconditioner, numerics.seed, numerics.stopping, pivots, callback=callback
+    )
 
 
 def laplace_estimate(
@@ -82,6 +96,7 @@ def laplace_estimate(
     value: bool = True,
     errors: bool = False,
     mode_rtol: float | None = None,
+    callback: Listener | None = None,
 ) -> tuple[CriterionValue, LaplaceTrail | None]:
     r"""Return the approximate log marginal likelihood and its gradient in the log hyperparameters.
 
@@ -104,9 +119,8 @@ def laplace_estimate(
     """
     gp = gp.with_log_parameters(gp.log_parameters().detach())
     theta, problem = gp.log_parameters(), problem.with_kernel(gp.kernel)
-    systems = systems_for(
-        problem, gp, method, numerics, trail.pivots if trail and trail.is_near(problem, gp.kernel) else None
-    )
+    pivots = trail.pivots if trail and trail.is_near(problem, gp.kernel) else None
+    systems = systems_for(problem, gp, method, numerics, pivots, callback)
     start = None if trail is None else trail.f
     enough = LEARNING_RTOL if gp.is_log_concave else WARY_RTOL
     rtol = mode_rtol or (EXACT_RTOL if method == "direct" else enough)
@@ -306,7 +320,8 @@ def _iterative_laplace(
     estimate = CriterionValue(math.nan, found, math.nan, spread, math.nan, math.nan, status, systems.report)
     if value:
         estimate = _with_value(estimate, mode, systems, apart, numerics)
-    return estimate, LaplaceTrail(mode.f, solutions, drawn, systems.pivots, before.chosen_for if near else gp.kernel)
+    chosen_at = before.chosen_at if near else gp.kernel.log_parameters()
+    return estimate, LaplaceTrail(mode.f, solutions, drawn, systems.pivots, chosen_at)
 
 
 def _blamed(mode: Mode) -> Status:

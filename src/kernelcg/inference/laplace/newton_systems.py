@@ -8,6 +8,7 @@ from torch import Generator, Tensor
 
 from kernelcg import planning
 from kernelcg.backends import KernelMatrix
+from kernelcg.events import Listener
 from kernelcg.inference.bounds.lower_bound import LEAST_RANK, projected
 from kernelcg.inference.gaussian.likelihood_by_pcg import Probes
 from kernelcg.inference.laplace.expansion import ClassExpansion, Expansion, ScalarExpansion
@@ -51,6 +52,7 @@ class NewtonSystems(ABC):
     stopping: Stopping
     statuses: list[Status]
     products: int
+    callback: Listener | None
 
     @abstractmethod
     def at(self, expansion: Expansion) -> None:
@@ -108,6 +110,7 @@ class DirectSystems(NewtonSystems):
     statuses: list[Status] = field(default_factory=list)
     products: int = 0
     inverse: Tensor | None = None
+    callback: Listener | None = None
 
     def at(self, expansion: Expansion) -> None:
         if vars(self).get("expansion") is expansion and self.inverse is None:
@@ -144,6 +147,8 @@ class IterativeSystems(NewtonSystems):
     statuses: list[Status] = field(default_factory=list)
     products: int = 0
     reports: list[SolveReport] = field(default_factory=list)
+    callback: Listener | None = None
+    """Told of every iteration."""
 
     @property
     def report(self) -> SolveReport | None:
@@ -170,10 +175,14 @@ class IterativeSystems(NewtonSystems):
 
     def solve(self, B: Tensor, stopping: Stopping, start: Tensor | None = None) -> Tensor:
         method = "pcg" if B.shape[1] > WIDE and self.below() is not None else None
-        report = solve(self.A, B, method=method, preconditioner=self.built(), start=start, stopping=stopping)
+        P = self.built()
+        report = solve(
+            self.A, B, method=method, preconditioner=P, start=start, stopping=stopping, callback=self.callback
+        )
         if report.status in RETRYABLE and isinstance(self.A, KernelPlusDiagonal) and self.preconditioner is not None:
             self._record(report)
-            report = planning.solve_automatically(self.A, B, report.solution, stopping, reproducible=True)[0]
+            first = report.solution
+            report = planning.solve_automatically(self.A, B, first, stopping, self.callback, reproducible=True)[0]
         self._record(report)
         self.statuses.append(report.status)
         self.products += report.columns

@@ -6,6 +6,7 @@ from typing import Self
 from torch import Tensor
 
 from kernelcg.backends.base import factorises_fast
+from kernelcg.events import Listener
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.gaussian.objective import METHODS
 from kernelcg.inference.laplace.evidence import LaplaceTrail, laplace_estimate
@@ -71,9 +72,25 @@ class LaplaceObjective:
         """Return the objective with other probes."""
         return replace(self, numerics=replace(self.numerics, seed=seed))
 
+    def lean(self, trail: LaplaceTrail) -> LaplaceTrail:
+        """Return a trail as it can be stored: it is lean already."""
+        return trail
+
+    def restored(self, trail: LaplaceTrail, gp: LatentProcess) -> LaplaceTrail:
+        """Return a stored trail as it was."""
+        return trail.on(self.problem.X.device)
+
     def __call__(
-        self, gp: LatentProcess, trail: LaplaceTrail | None = None, *, value: bool = True, errors: bool = False
+        self,
+        gp: LatentProcess,
+        trail: LaplaceTrail | None = None,
+        *,
+        value: bool = True,
+        errors: bool = False,
+        callback: Listener | None = None,
     ) -> tuple[CriterionValue, LaplaceTrail | None]:
         """Return value and gradient, and what helps the next evaluation; the exact method gives all it can anyway."""
         method = "direct" if self.is_direct else "iterative"
-        return laplace_estimate(self.problem, gp, method, self.numerics, trail, value=value, errors=errors)
+        return laplace_estimate(
+            self.problem, gp, method, self.numerics, trail, value=value, errors=errors, callback=callback
+        )

@@ -1,6 +1,7 @@
 """The latent process given the data, in Laplace's approximation: mean and covariance at new points, with bounds."""
 
 import math
+import time
 from dataclasses import dataclass, replace
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from kernelcg.arguments import matrix
 from kernelcg.backends.memory import require_memory
+from kernelcg.events import Chunk, EventKind, Listener, tell
 from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.laplace.evidence import systems_for
@@ -116,14 +118,21 @@ class LaplacePosterior:
         length, dbeta = self.step
         return 2 * (root * length + (problem.drift(X) @ dbeta).abs()[:, 0]) + rounding
 
-    def predict(self, X: Tensor, *, covariance: bool = False) -> LatentPrediction:
-        """Return the means with their bounds, and if asked for the covariance of the latent values of each point."""
-        X = self.checked_inputs(X)
+    def predict(self, X: Tensor, *, covariance: bool = False, callback: Listener | None = None) -> LatentPrediction:
+        """Return the means with their bounds, and if asked for the covariance of the latent values of each point.
+
+        A callback is told of every chunk of covariances.
+        """
+        X, began = self.checked_inputs(X), time.perf_counter()
         mean, bound = self.mean(X), self.mean_bound(X)
         if not covariance:
             return LatentPrediction(mean, bound)
         self.at_hand()[0].sharpen()
-        parts = [self._covariance(some) for some in X.split(self._points_at_once())]
+        parts, done = [], 0
+        for some in X.split(self._points_at_once()):
+            parts.append(self._covariance(some))
+            done += len(some)
+            tell(callback, EventKind.CHUNK, Chunk(done, len(X)), began)
         failed = [status for *_, status in parts if status is not Status.CONVERGED]
         return LatentPrediction(
             mean,
@@ -224,6 +233,7 @@ def condition_laplace(
     numerics: Numerics = Numerics(),
     variance_tolerance: float = 1e-2,
     start: Tensor | None = None,
+    callback: Listener | None = None,
 ) -> LaplacePosterior:
     """Condition the latent process on the data: the mode to ``rtol``, and what predictions need.
 
@@ -232,10 +242,11 @@ def condition_laplace(
     rtol : of the mode: ‖∇log p(f̂) − a‖ relative to ‖∇log p(f̂)‖
     variance_tolerance : certified relative error of predictive latent variances
     start : f of a mode nearby
+    callback : told of the iterations of all solves
     """
     gp = gp.with_log_parameters(gp.log_parameters().detach())
     problem = problem.with_kernel(gp.kernel)
-    systems = systems_for(problem, gp, method, numerics)
+    systems = systems_for(problem, gp, method, numerics, callback=callback)
     mode = find_mode(problem, gp, systems, rtol=rtol, start=start)
     systems.at(mode.expansion)
     apart = IndefinitePoints.of(problem, gp, systems, 1e-2 * variance_tolerance)
@@ -248,6 +259,7 @@ def condition_laplace(
     residual, step = (both * problem.product(gp.kernel, both)).sum(0).clamp_min(0.0).sqrt().split(1)
     error = float(residual) + _rounding(problem, gp, mode)
     step = step if apart.exists else torch.full_like(step, math.inf)  # no maximum: one more step leads away
+    systems.callback = None  # the posterior keeps the systems, but who was told of this work is not told of later work
     return LaplacePosterior(
         gp, problem, mode, method, numerics, error, (step, dbeta), systems, apart, RH, variance_tolerance
     )

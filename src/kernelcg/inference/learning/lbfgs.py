@@ -56,6 +56,8 @@ class Point(Generic[State]):
     error: float
     gradient: Tensor
     state: State
+    failed: bool = False
+    """Whether a linear solve behind it did not converge."""
 
     @property
     def usable(self) -> bool:
@@ -105,30 +107,54 @@ class Curvature:
 
 
 @dataclass(frozen=True, eq=False)
+class Rule:
+    """Within which bounds to stay, the gain in nats that is not worth a step any more, and how many steps to take."""
+
+    lower: Tensor
+    upper: Tensor
+    tolerance: float
+    max_steps: int
+
+
+@dataclass(frozen=True, eq=False)
 class Ascent(Generic[State]):
-    """Where the search ended: the point, the curvature seen, what the next step promised, and why it ended."""
+    """A search under way or at its end: all that decides what it does next.
+
+    Attributes
+    ----------
+    noise : (p,) standard errors of the gradient; None where the values say when to end
+    steps, evaluations, failures : accepted steps, evaluations, and those of them whose solves did not converge
+    longest : largest change of a log hyperparameter in the next step
+    foreseen : whether the last step promised little and used up the slope along it: the next promise is believed
+    tries : steps from the present point that brought no gain
+    promised : gain in nats that the last step promised
+    reason : why the search ended; empty while it is under way
+    """
 
     point: Point[State]
-    curvature: Curvature
-    promised: float
-    reason: str
-    evaluations: int
-    converged: bool
+    curvature: Curvature = Curvature()
+    noise: Tensor | None = None
+    steps: int = 0
+    evaluations: int = 1
+    failures: int = 0
+    longest: float = LONGEST_STEP
+    foreseen: bool = False
+    tries: int = 0
+    promised: float = math.nan
+    reason: str = ""
+    converged: bool = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether the search is over."""
+        return self.reason != ""
+
+    def _end(self, promised: float, reason: str, converged: bool) -> "Ascent[State]":
+        return replace(self, promised=promised, reason=reason, converged=converged)
 
 
-def ascend(
-    evaluate: Callable[[Tensor, State | None], Point[State]],
-    start: Point[State],
-    *,
-    lower: Tensor,
-    upper: Tensor,
-    tolerance: float,
-    max_steps: int,
-    curvature: Curvature = Curvature(),
-    noise: Tensor | None = None,
-    callback: Callable[[Point[State]], None] | None = None,
-) -> Ascent[State]:
-    """Maximise f within bounds until a step promises a gain below ``tolerance``.
+def advanced(ascent: Ascent[State], evaluate: Callable[[Tensor, State], Point[State]], rule: Rule) -> Ascent[State]:
+    """Return the search after one more evaluation of f, or its end where no further step is worth while.
 
     Where f has a value, a step must bring a share of the gain that the slope promised, up to two standard errors.
     Where only gradients are known, the slope must not have turned by the end of the step. A step that fails still
@@ -140,35 +166,36 @@ def ascend(
     ----------
     Nocedal & Wright (2006), Numerical Optimization, algorithms 7.4 and 3.5 and section 16.7 (projection).
     """
-    point, steps, evaluations, longest, foreseen = start, 0, 1, LONGEST_STEP, False
-    while True:
-        for _ in range(TRIES):
-            direction = _direction(point, curvature, lower, upper)
-            promised = 0.5 * float(point.gradient @ direction)
-            if noise is not None and promised <= _promised_by_noise(noise, curvature):
-                reason = f"the next step promises {promised:.2g} nats, no more than noise would"
-                uncertain = 0.5 * float((noise > 0).sum())  # nats by which the data leave the parameters open anyway
-                return Ascent(point, curvature, promised, reason, evaluations, promised <= max(uncertain, tolerance))
-            if promised <= (tolerance if foreseen else CERTAIN * tolerance):
-                reason = f"the next step promises {promised:.2g} nats"
-                return Ascent(point, curvature, promised, reason, evaluations, True)
-            if steps == max_steps:
-                return Ascent(point, curvature, promised, "the limit on steps came first", evaluations, False)
-            length = min(1.0, longest / float(direction.abs().max()))
-            new = evaluate((point.theta + length * direction).clamp(lower, upper), point.state)
-            evaluations += 1
-            if new.usable:
-                curvature = curvature.after(new.theta - point.theta, point.gradient - new.gradient)
-            if new.usable and _is_gain(point, new):
-                longest, foreseen = LONGEST_STEP, promised <= SMALL * tolerance and _was_foreseen(point, new)
-                break
-            longest = (0.5 if new.usable else 0.25) * float((new.theta - point.theta).abs().max())
-        else:
-            reason = f"no step along the gradient brings a gain, though {promised:.2g} nats were promised"
-            return Ascent(point, curvature, promised, reason, evaluations, promised <= ROUNDED_GAIN)
-        point, steps = new, steps + 1
-        if callback:
-            callback(point)
+    point, curvature, tolerance = ascent.point, ascent.curvature, rule.tolerance
+    direction = _direction(point, curvature, rule.lower, rule.upper)
+    promised = 0.5 * float(point.gradient @ direction)
+    if ascent.noise is not None and promised <= _promised_by_noise(ascent.noise, curvature):
+        uncertain = 0.5 * float((ascent.noise > 0).sum())  # nats by which the data leave the parameters open anyway
+        reason = f"the next step promises {promised:.2g} nats, no more than noise would"
+        return ascent._end(promised, reason, promised <= max(uncertain, tolerance))
+    if promised <= (tolerance if ascent.foreseen else CERTAIN * tolerance):
+        return ascent._end(promised, f"the next step promises {promised:.2g} nats", True)
+    if ascent.steps == rule.max_steps:
+        return ascent._end(promised, "the limit on steps came first", False)
+    length = min(1.0, ascent.longest / float(direction.abs().max()))
+    new = evaluate((point.theta + length * direction).clamp(rule.lower, rule.upper), point.state)
+    if new.usable:
+        curvature = curvature.after(new.theta - point.theta, point.gradient - new.gradient)
+    counted = replace(
+        ascent,
+        curvature=curvature,
+        evaluations=ascent.evaluations + 1,
+        failures=ascent.failures + new.failed,
+        promised=promised,
+    )
+    if new.usable and _is_gain(point, new):
+        foreseen = promised <= SMALL * tolerance and _was_foreseen(point, new)
+        return replace(counted, point=new, steps=ascent.steps + 1, longest=LONGEST_STEP, foreseen=foreseen, tries=0)
+    if ascent.tries + 1 == TRIES:
+        reason = f"no step along the gradient brings a gain, though {promised:.2g} nats were promised"
+        return counted._end(promised, reason, promised <= ROUNDED_GAIN)
+    longest = (0.5 if new.usable else 0.25) * float((new.theta - point.theta).abs().max())
+    return replace(counted, longest=longest, tries=ascent.tries + 1)
 
 
 def _direction(point: Point[State], curvature: Curvature, lower: Tensor, upper: Tensor) -> Tensor:

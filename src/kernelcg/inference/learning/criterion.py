@@ -1,0 +1,141 @@
+"""What can be maximised, and one evaluation of it as a search sees it."""
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from kernelcg.events import EventKind, Listener, tell
+from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
+from kernelcg.inference.gaussian.objective import log_prior
+from kernelcg.inference.learning.criterion_value import CriterionValue
+from kernelcg.inference.learning.lbfgs import Point
+from kernelcg.parameters import Parametric
+from kernelcg.solvers import Status
+
+
+class Criterion(Protocol):
+    """What can be maximised: `Objective` and `LaplaceObjective`."""
+
+    @property
+    def problem(self) -> Any:
+        """Return the data; it has a length."""
+
+    @property
+    def numerics(self) -> Numerics:
+        """Return how an iterative evaluation works."""
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether it is exact."""
+
+    @property
+    def measures_noise(self) -> bool:
+        """Whether standard errors of the gradient say when to stop; otherwise their number of probes does."""
+
+    @property
+    def rows_to_learn_from(self) -> int:
+        """Return how many rows learning ends with."""
+
+    @property
+    def learns_in_stages(self) -> bool:
+        """Whether L-BFGS begins with a part of these rows."""
+
+    def on(self, rows: Tensor) -> Self:
+        """Return the criterion on some of the rows."""
+
+    def seeded(self, seed: int) -> Self:
+        """Return the criterion with other probes."""
+
+    def lean(self, trail: Any) -> Any:
+        """Return a trail as it can be stored."""
+
+    def restored(self, trail: Any, gp: Any) -> Any:
+        """Return a stored trail as it was; ``gp`` is of the same kind, at any hyperparameters."""
+
+    def __call__(
+        self,
+        gp: Any,
+        trail: Any = None,
+        *,
+        value: bool = True,
+        errors: bool = False,
+        callback: Listener | None = None,
+    ) -> tuple[CriterionValue, Any]:
+        """Return value and gradient, and a trail that helps the next evaluation; tell of the iterations of solves."""
+
+
+def method_of(objective: Criterion) -> str:
+    """Return "direct" or "iterative"."""
+    return "direct" if objective.is_direct else "iterative"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation of a criterion and its gradient; the value is NaN where it is not known."""
+
+    rows: int
+    method: str
+    value: float
+    status: Status
+    log_parameters: tuple[float, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """What a search maximises, from where, within which bounds, and whom it tells.
+
+    Attributes
+    ----------
+    gp : the process from which learning starts; the log hyperparameters of all points are in its order
+    lower, upper : (p,) bounds, equal where a hyperparameter is fixed
+    began : time, by ``time.perf_counter``, from which the seconds of steps are counted
+    """
+
+    objective: Criterion
+    gp: Parametric
+    lower: Tensor
+    upper: Tensor
+    began: float
+    callback: Listener | None = None
+
+    @property
+    def start(self) -> Tensor:
+        """Return the first log hyperparameters, within the bounds."""
+        return self.clamped(self.gp.log_parameters().detach())
+
+    @property
+    def seconds(self) -> float:
+        """Return the time since it began."""
+        return time.perf_counter() - self.began
+
+    def clamped(self, theta: Tensor) -> Tensor:
+        """Return θ within the bounds."""
+        return theta.clamp(self.lower, self.upper)
+
+    def point(self, objective: Criterion, theta: Tensor, trail: Any) -> Point[Any]:
+        """Return criterion plus log prior and their gradient, 0 for what is not learned."""
+        gp = self.gp.with_log_parameters(theta)
+        estimate, trail = objective(gp, trail, value=False, callback=self.callback)
+        prior, slope = log_prior(gp)
+        gradient = torch.where(self.lower < self.upper, estimate.gradient + slope, 0.0)
+        value = estimate.value + prior if objective.is_direct or math.isinf(estimate.value) else math.nan
+        seen = Evaluation(len(objective.problem), method_of(objective), value, estimate.status, tuple(theta.tolist()))
+        tell(self.callback, EventKind.EVALUATION, seen, self.began)
+        return Point(theta, value, 0.0, gradient, trail, estimate.status is not Status.CONVERGED)
+
+    def noise(self, objective: Criterion, point: Point[Any]) -> Tensor:
+        """Return the standard errors of the gradient; 0 for what is not learned."""
+        gp = self.gp.with_log_parameters(point.theta)
+        estimate, _ = objective(gp, point.state, value=False, errors=True, callback=self.callback)
+        return torch.where(self.lower < self.upper, estimate.gradient_error.nan_to_num(0.0), 0.0)
+
+    def height(self, objective: Criterion, point: Point[Any]) -> float:
+        """Return the value at a point, computed if it was not on the way."""
+        if not math.isnan(point.value):
+            return point.value
+        gp = self.gp.with_log_parameters(point.theta)
+        return objective(gp, value=True, callback=self.callback)[0].value + log_prior(gp)[0]

@@ -1,0 +1,177 @@
+"""L-BFGS on a growing part of the data: from a subset by Cholesky to all data by conjugate gradients."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from kernelcg.inference.learning.criterion import Criterion, Search, method_of
+from kernelcg.inference.learning.lbfgs import Ascent, Point, Rule, advanced
+from kernelcg.inference.learning.state import Outcome, Stage, StagedState, Step, TrainingState
+from kernelcg.randomness import child
+
+GROWTH, LAST_GROWTH = 4, 2
+SMALLEST_STAGE = 200
+"""Rows below which a subset says too little."""
+
+STAGE_REACH = math.log(20)
+"""On a part of the data a lengthscale grows to 20 times its start at most. What a few rows call irrelevant would run
+off to where the criterion is flat, and all rows could not call it back."""
+
+EXACT_GAIN = 1e-5
+"""Gain in nats that is still worth a step of the exact method on all data."""
+
+STAGE_GAIN = 0.05
+"""The same on a subset: its optimum is not that of all data, but steps are cheaper here than later."""
+
+NOISE_GAIN = 0.25
+"""Part of the loss p / 2N that N probes cost anyway, below which a gain is inside the noise."""
+
+
+@dataclass(frozen=True, eq=False)
+class Staged:
+    """L-BFGS on each part of the data in turn; the smallest is searched from several starts, curvature is carried over.
+
+    Attributes
+    ----------
+    objectives : the criterion on each part, the smallest first
+    starts : log hyperparameters from which the smallest part is searched
+    max_steps : on each part
+    """
+
+    search: Search
+    objectives: tuple[Criterion, ...]
+    starts: tuple[Tensor, ...]
+    max_steps: int
+
+    @classmethod
+    def of(cls, search: Search, max_steps: int, restarts: int, generator: Generator) -> "Staged":
+        """Return the stages that the criterion allows, and so many further random starts."""
+        objective, source = search.objective, child(generator, "restarts")
+        n, most = len(objective.problem), objective.rows_to_learn_from
+        if most < 1:
+            raise ValueError("there are no data to learn from")
+        order = torch.randperm(n, generator=child(generator, "subset"))
+        sizes, size = [most], most // LAST_GROWTH
+        while objective.learns_in_stages and size >= SMALLEST_STAGE:
+            sizes.append(size)
+            size //= GROWTH
+        parts = tuple(objective if size == n else objective.on(order[:size]) for size in reversed(sizes))
+        theta = search.gp.log_parameters().detach()
+        drawn = (torch.randn(len(theta), generator=source, dtype=theta.dtype) for _ in range(restarts))
+        return cls(search, parts, (search.start, *(search.clamped(theta + one) for one in drawn)), max_steps)
+
+    @property
+    def parts(self) -> str:
+        """Return the parts of the data and their methods, in words."""
+        return ", ".join(f"{len(one.problem)} rows, {method_of(one)}" for one in self.objectives)
+
+    def first(self) -> StagedState:
+        """Return where it begins."""
+        return StagedState(self.starts)
+
+    def stage(self, at: StagedState) -> Stage | None:
+        """Return what begins here, if anything does."""
+        if at.ascent is not None or at.stage == len(self.objectives):
+            return None
+        objective = self.objectives[at.stage]
+        return Stage(len(objective.problem), method_of(objective), len(at.ended) + 1, len(at.starts))
+
+    def outcome(self, at: StagedState) -> Outcome | None:
+        """Return where it led to once all stages are done."""
+        if at.stage < len(self.objectives):
+            return None
+        best = at.ended[0]
+        return Outcome(best.point.theta, best.converged, best.reason)
+
+    def best_so_far(self, at: StagedState) -> Tensor:
+        """Return the best point of this stage where values are known, else the last; before any, its start."""
+        found = [*at.ended, *(() if at.ascent is None else (at.ascent,))]
+        usable = [ascent.point for ascent in found if ascent.point.usable]
+        if not usable:
+            return at.starts[0]
+        known = not any(math.isnan(point.value) for point in usable)
+        return max(usable, key=lambda point: point.value).theta if known else usable[-1].theta
+
+    def after(self, state: TrainingState, at: StagedState) -> TrainingState:
+        """Return the state after one evaluation, or at the beginning of the next search or stage."""
+        if at.ascent is None:
+            ascent = self._begun(at)
+            return state.moved(replace(at, ascent=ascent), 1, ascent.failures)
+        if at.ascent.ended:
+            return state.moved(self._beyond(at))
+        objective, before = self.objectives[at.stage], at.ascent
+
+        def evaluate(theta: Tensor, trail: Any) -> Point[Any]:
+            return self.search.point(objective, theta, trail)
+
+        ascent = advanced(before, evaluate, self._rule(at.stage))
+        evaluations, failures = ascent.evaluations - before.evaluations, ascent.failures - before.failures
+        moved = state.moved(replace(at, ascent=ascent), evaluations, failures)
+        if ascent.steps == before.steps:
+            return moved
+        point, rows = ascent.point, len(objective.problem)
+        theta = tuple(point.theta.tolist())
+        return moved.stepped(Step(rows, method_of(objective), point.value, self.search.seconds, theta))
+
+    def lean(self, at: StagedState) -> StagedState:
+        """Return the place as it can be stored."""
+        return self._with_trail(at, lambda objective, trail: objective.lean(trail))
+
+    def restored(self, at: StagedState) -> StagedState:
+        """Return a stored place as it was."""
+        return self._with_trail(at, lambda objective, trail: objective.restored(trail, self.search.gp))
+
+    def _with_trail(self, at: StagedState, change: Callable[[Criterion, Any], Any]) -> StagedState:
+        if at.ascent is None or at.ascent.point.state is None:
+            return at
+        point = at.ascent.point
+        trail = change(self.objectives[at.stage], point.state)
+        return replace(at, ascent=replace(at.ascent, point=replace(point, state=trail)))
+
+    def _begun(self, at: StagedState) -> Ascent[Any]:
+        """Return the search from the next start, after its first evaluation."""
+        objective, search = self.objectives[at.stage], self.search
+        first = search.point(objective, at.starts[len(at.ended)].clamp(search.lower, self._upper(at.stage)), None)
+        ascent = Ascent(first, at.curvature, failures=int(first.failed))
+        if not first.usable:
+            return replace(ascent, reason="the criterion is not finite at the start")
+        return replace(ascent, noise=search.noise(objective, first)) if objective.measures_noise else ascent
+
+    def _beyond(self, at: StagedState) -> StagedState:
+        """Return where it goes on after the end of a search: with the next start, or the next part of the data."""
+        ended = (*at.ended, *(() if at.ascent is None else (_without_trail(at.ascent),)))
+        if len(ended) < len(at.starts):
+            return replace(at, ended=ended, ascent=None)
+        usable = [ascent for ascent in ended if ascent.point.usable] or [ended[0]]
+        here, stage = self.objectives[at.stage], at.stage + 1
+        best = usable[0]
+        if len(usable) > 1:
+            best = max(usable, key=lambda ascent: self.search.height(here, ascent.point))
+        if stage == len(self.objectives):
+            return StagedState(at.starts, at.curvature, stage, (best,))
+        curvature = best.curvature.scaled(len(self.objectives[stage].problem) / len(here.problem))
+        return StagedState((best.point.theta,), curvature, stage)
+
+    def _rule(self, stage: int) -> Rule:
+        objective, search = self.objectives[stage], self.search
+        free = int((search.lower < search.upper).sum())
+        tolerance = EXACT_GAIN if objective.is_direct else NOISE_GAIN * free / (2 * objective.numerics.probes)
+        if stage + 1 < len(self.objectives):
+            tolerance = max(STAGE_GAIN, tolerance)
+        return Rule(search.lower, self._upper(stage), tolerance, self.max_steps)
+
+    def _upper(self, stage: int) -> Tensor:
+        """Return the upper bounds; on a part of the data lengthscales stay within reach of their start."""
+        upper = self.search.upper
+        if stage + 1 == len(self.objectives):
+            return upper
+        far = torch.tensor(["lengthscale" in name for name in self.search.gp.parameter_names()])
+        return torch.where(far, torch.minimum(upper, self.search.start + STAGE_REACH), upper)
+
+
+def _without_trail(ascent: Ascent[Any]) -> Ascent[Any]:
+    return replace(ascent, point=replace(ascent.point, state=None))
