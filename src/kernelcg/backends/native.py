@@ -215,18 +215,17 @@ class NativeMatrix(KernelMatrix):
         self, workspace: Callable[..., int], n: int, m: int, k: int, dtype: torch.dtype, *, symmetric: bool
     ) -> Iterator[slice]:
         """Yield slices of the k columns whose work space fits the budget; raise at once if not even one does."""
-        size, budget, d = max(k, 1), self.budget(), self.X.shape[1]
-        threads = max(self.native.how()[0], USUAL_THREADS)
+        size, budget, d, own = max(k, 1), self.budget(), self.X.shape[1], self.native.how()[0]
         kept = (n,) if symmetric else (n, m)
         packed = sum(_native.panels_bytes(rows, d, each) for rows in kept for each in (8, dtype.itemsize))
 
-        def needed() -> int:
-            work = workspace(n, m, self.X.shape[1], size, dtype.itemsize, threads, symmetric)
+        def needed(threads: int) -> int:
+            work = workspace(n, m, d, size, dtype.itemsize, threads, symmetric)
             return self._copies(n, m, k) + packed + work
 
-        while size > 1 and needed() > budget:
+        while size > 1 and needed(max(own, USUAL_THREADS)) > budget:
             size = (size + 1) // 2
-        require_memory(needed(), budget, f"work with a {n} x {m} kernel matrix")
+        require_memory(needed(own), budget, f"work with a {n} x {m} kernel matrix")
         return (slice(start, min(start + size, k)) for start in range(0, k, size))
 
 

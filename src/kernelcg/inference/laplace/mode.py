@@ -91,11 +91,11 @@ def find_mode(
             status = Status.NOT_FINITE
             break
         if residual <= rtol:
-            fresh = _State.at(problem, gp, state.a, state.beta)  # f was updated, not computed
-            if fresh.residual(problem.H) <= rtol:
-                state, status = fresh, Status.CONVERGED
+            state = _State.at(problem, gp, state.a, state.beta)  # f was updated, not computed
+            residual = state.residual(problem.H)
+            if residual <= rtol:
+                status = Status.CONVERGED
                 break
-            state = fresh
         stalls = stalls + 1 if residual > 0.9 * best else 0
         if stalls > STALLS and residual <= state.rounding(gp, problem):
             status = Status.PRECISION_EXHAUSTED
