@@ -10,7 +10,6 @@ from reference import TOLERANCE, kernel_matrix, product_error
 from strategies import normal
 
 from kernelcg import backends
-from kernelcg.backends.base import factorises_fast
 from kernelcg.kernels import RBF
 
 
@@ -96,10 +95,3 @@ def test_the_room_on_a_gpu_is_half_of_its_memory(monkeypatch):
     assert backends.Tiles(1000).room(gpu) == 1000
     assert backends.Tiles().room(gpu) == 5200
     assert backends.Tiles(10**6).room(cpu) == 10**6
-
-
-@pytest.mark.parametrize(("capability", "fast"), [((9, 0), True), ((8, 0), True), ((8, 9), False), ((12, 0), False)])
-def test_only_gpus_with_fast_float64_factorise_fast(monkeypatch, capability, fast):
-    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: capability)
-    assert factorises_fast(torch.device("cuda", 0)) is fast
-    assert not factorises_fast(torch.device("cpu"))

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from direct_rows import direct_up_to
 
-from kernelcg import GPClassifier, GPRegressor
+from kernelcg import GPClassifier, GPRegressor, backends
 from kernelcg.comparison import harness
 from kernelcg.comparison.methods import METHODS, conditioned_by, criterion_of, learned_by, unsuited
 from kernelcg.comparison.tasks import ClassificationTask, RegressionTask, first_rbf
@@ -100,7 +101,7 @@ def test_the_papers_methods_have_the_papers_settings():
     assert (numerics.probes, numerics.preconditioner, numerics.rademacher) == (4, "nystrom", True)
     assert numerics.stopping.atol == pytest.approx(math.sqrt(1e-10 * N))
     assert criterion_of(METHODS["CG"], task, 0).numerics.preconditioner is None
-    assert not criterion_of(METHODS["CHOL"], task, 0).learns_in_stages
+    assert criterion_of(METHODS["CHOL"], task, 0).stage_rows == (N,)
     assert METHODS["CHOL-restarted"].settings == "solver=direct growing=False batch=3"
 
 
@@ -134,7 +135,7 @@ def test_the_warm_up_goes_the_way_of_the_run(monkeypatch):
         seen.append(method.solver)
         return learned_by(method, *given, **options)
 
-    monkeypatch.setattr("kernelcg.inference.gaussian.objective.DIRECT_ROWS", 100)
+    direct_up_to(monkeypatch, 100)
     monkeypatch.setattr(harness, "learned_by", watched)
     harness.warm_up(METHODS["kernelcg"], task)
     assert seen == ["iterative"]
@@ -155,7 +156,7 @@ def test_restarts_forget_the_curvature_but_go_on():
 
 def test_what_does_not_fit_is_said_before_anything_is_done(monkeypatch):
     task, X_test, y_test = task_on(False)
-    monkeypatch.setattr(RegressionTask, "free_bytes", property(lambda self: 1000))
+    task = replace(task, problem=replace(task.problem, backend=backends.default(memory=10**6)))
     with pytest.raises(MemoryBudgetExceeded):
         criterion_of(METHODS["CHOL"], task, 0)
     monkeypatch.setattr(harness, "warm_up", lambda *_: None)

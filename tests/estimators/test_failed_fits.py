@@ -127,8 +127,8 @@ def test_noise_of_every_row_belongs_to_fit():
 
 def test_advice_on_memory_fits_the_method():
     X, y = data(400)
-    with pytest.raises(MemoryBudgetExceeded, match=r"direct method \(the iterative one stores no matrix\)"):
-        GPRegressor(method="direct", memory="1MB").fit(X, y)
+    with pytest.raises(MemoryBudgetExceeded, match="use method='iterative', which stores no matrix"):
+        GPRegressor(method="direct", memory="60MB").fit(*data(2000))
     with pytest.raises(MemoryBudgetExceeded) as caught:
         GPRegressor(method="iterative", memory="1KB").fit(X, y)
     assert "store" not in str(caught.value)

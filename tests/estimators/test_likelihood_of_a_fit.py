@@ -15,8 +15,8 @@ def data(n=300):
 
 @pytest.mark.parametrize("method", ["direct", "iterative"])
 def test_one_value_at_one_theta(method, monkeypatch):
-    monkeypatch.setattr("kernelcg.inference.bounds.lower_bound.RANK_WORK", 1e4)  # few rows in P: probes matter
-    monkeypatch.setattr("kernelcg.inference.bounds.lower_bound.LEAST_RANK", 16)
+    monkeypatch.setattr("kernelcg.planning.ranks.RANK_WORK", 1e4)  # few rows in P: probes matter
+    monkeypatch.setattr("kernelcg.planning.ranks.LEAST_RANK", 16)
     model = GPRegressor(Matern(0.5), noise=0.02, optimizer=None, method=method).fit(*data())
     theta = model.posterior_.gp.log_parameters().numpy()
     value, gradient = model.log_marginal_likelihood(eval_gradient=True)

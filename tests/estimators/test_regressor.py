@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import reference
 import torch
+from direct_rows import direct_up_to
 from sklearn.base import clone
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import NotFittedError
@@ -22,7 +23,6 @@ from torch import Tensor
 
 from kernelcg import GPRegressor
 from kernelcg.errors import ConvergenceWarning, MemoryBudgetExceeded
-from kernelcg.inference.gaussian import objective
 from kernelcg.inference.gaussian.model import Noise
 from kernelcg.kernels import RBF, Kernel, Matern
 from kernelcg.preconditioners import recipe
@@ -440,7 +440,7 @@ def test_an_update_of_an_iterative_model_costs_fewer_products():
 
 
 def test_an_update_may_change_the_method(monkeypatch):
-    monkeypatch.setattr(objective, "DIRECT_ROWS", 50)
+    direct_up_to(monkeypatch, 50)
     X, y = data(60)
     model = fixed().fit(X[:40], y[:40])
     assert model.plan_.method == "direct"

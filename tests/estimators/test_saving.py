@@ -381,7 +381,7 @@ def test_the_header_is_plain_json(saved):
     with safe_open(saved, framework="np") as file:
         header = json.loads(file.metadata()["header"])
     assert header["certificate"]["status"] == "CONVERGED"
-    assert header["plan"]["method"] == "direct"
+    assert header["plan"]["conditioning"]["method"] == "direct"
     assert header["learning"]["reason"] == "nothing to learn"
 
 

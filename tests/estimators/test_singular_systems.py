@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from direct_rows import direct_up_to
 from sklearn.linear_model import LinearRegression
 
 from kernelcg import GPRegressor, KernelRidge
@@ -42,7 +43,7 @@ def test_a_singular_matrix_beside_a_drift():
 
 
 def test_zero_weights_where_nothing_better_is_found(monkeypatch):
-    monkeypatch.setattr("kernelcg.inference.gaussian.objective.DIRECT_ROWS", 10)
+    direct_up_to(monkeypatch, 10)
     X, y = data()
     problem, gp = Regression(1e8 * X, y[:, None]), GaussianProcess(Linear(1.0), 1.0)
     found = condition(problem, gp, stopping=Stopping(rtol=1e-8), generator=seeded(0))

@@ -1,6 +1,7 @@
 """The log marginal likelihood, its gradient and the other criteria against dense NumPy, exact and by iteration."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,12 +25,12 @@ from kernelcg.inference import (
     iterative_estimate,
     log_marginal_likelihood,
 )
-from kernelcg.inference.bounds import lower_bound
 from kernelcg.inference.gaussian import likelihood_by_pcg as iterative
 from kernelcg.inference.gaussian.cross_validation import iterative_cross_validation
 from kernelcg.inference.gaussian.likelihood_by_cholesky import direct_estimate
-from kernelcg.inference.gaussian.objective import DIRECT_ROWS, DIRECT_ROWS_ON_GPU, chosen_method
 from kernelcg.kernels import RBF, Kernel, Matern, Periodic, RationalQuadratic
+from kernelcg.planning import Pricing, ranks
+from kernelcg.planning.profile import TYPICAL
 from kernelcg.solvers import Status, Stopping
 
 MEANS = ("zero", "constant", "linear")
@@ -72,8 +73,8 @@ def model(truth, **options):
 def with_rank(monkeypatch, rank):
     """Let the low-rank part have only so many rows, so that traces are really sampled."""
     monkeypatch.setattr(iterative, "LEAST_RANK", rank)
-    monkeypatch.setattr(lower_bound, "LEAST_RANK", rank)
-    monkeypatch.setattr(lower_bound, "RANK_WORK", 0.0)
+    monkeypatch.setattr(ranks, "LEAST_RANK", rank)
+    monkeypatch.setattr(ranks, "RANK_WORK", 0.0)
 
 
 def z_scores(samples, truth):
@@ -439,22 +440,23 @@ def test_order_of_the_data_does_not_matter():
 
 
 def test_method_is_chosen_by_rows_and_memory():
-    few, many = torch.zeros(10, 1), torch.zeros(DIRECT_ROWS + 1, 1)
-    assert chosen_method(Regression(few, few))[0] == "direct"
-    assert chosen_method(Regression(many, many))[0] == "iterative"
-    assert chosen_method(Regression(many, many), "direct") == ("direct", "as asked")
-    method, reason = chosen_method(Regression(few, few, backend=default(memory=1000)))
-    assert method == "iterative"
-    assert "does not fit" in reason
+    few, many = torch.zeros(10, 1), torch.zeros(8000, 1)
+    assert Objective(Regression(few, few)).plan.method == "direct"
+    assert Objective(Regression(many, many)).plan.method == "iterative"
+    asked = Objective(Regression(many, many), method="direct").plan
+    assert (asked.method, asked.reason) == ("direct", "as asked")
+    some = torch.zeros(1000, 1)
+    tight = Objective(Regression(some, some, backend=default(memory=60_000_000))).plan
+    assert tight.method == "iterative"
+    assert "the memory is 60 MB" in tight.reason
     assert Objective(Regression(many, many)).on(torch.arange(10)).is_direct
 
 
-def test_more_rows_are_factorised_on_a_fast_gpu(monkeypatch):
-    X, more = torch.zeros(DIRECT_ROWS + 1, 1), torch.zeros(DIRECT_ROWS_ON_GPU + 1, 1)
-    monkeypatch.setattr("kernelcg.inference.gaussian.objective.factorises_fast", lambda device: True)
-    assert chosen_method(Regression(X, X, backend=default(memory=2**33)))[0] == "direct"
-    assert chosen_method(Regression(X, X, backend=default(memory=2**20)))[0] == "iterative"
-    assert chosen_method(Regression(more, more, backend=default(memory=2**40)))[0] == "iterative"
+def test_more_rows_are_factorised_where_that_is_fast():
+    fast = Pricing(replace(TYPICAL, multiply=3e13, factorise=3e13))
+    X = torch.zeros(8000, 1)
+    assert Objective(Regression(X, X, backend=default(memory=2**33), pricing=fast)).plan.method == "direct"
+    assert Objective(Regression(X, X, backend=default(memory=2**28), pricing=fast)).plan.method == "iterative"
 
 
 def test_misuse_is_named():

@@ -18,11 +18,13 @@ from kernelcg.inference.laplace.evidence import laplace_estimate
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.inference.laplace.mode import find_mode
 from kernelcg.inference.laplace.newton_systems import IterativeSystems
-from kernelcg.inference.laplace.objective import DIRECT_VALUES, LaplaceObjective, chosen_laplace_method
+from kernelcg.inference.laplace.objective import LaplaceObjective
 from kernelcg.inference.laplace.posterior import STRONG_CONCAVITY, condition_laplace
 from kernelcg.inference.laplace.softmax_system import SoftmaxLowRank, SoftmaxSystem
 from kernelcg.kernels import RBF
 from kernelcg.likelihoods import BernoulliProbit, StudentT
+from kernelcg.planning import Pricing
+from kernelcg.planning.profile import TYPICAL
 from kernelcg.randomness import seeded
 from kernelcg.solvers import Status, Stopping
 
@@ -516,16 +518,17 @@ def test_adagrad_runs():
     assert after > before
 
 
-def test_method_is_chosen_by_latent_values_device_and_memory(monkeypatch):
-    few, many = (Observations(torch.zeros(n, 1), torch.zeros(n)) for n in (10, DIRECT_VALUES + 1))
-    assert chosen_laplace_method(few)[0] == "direct"
-    assert chosen_laplace_method(many)[0] == "iterative"
-    assert chosen_laplace_method(many, "direct") == ("direct", "as asked")
-    monkeypatch.setattr("kernelcg.inference.laplace.objective.factorises_fast", lambda device: True)
-    assert chosen_laplace_method(many)[0] == "direct"
-    method, reason = chosen_laplace_method(replace(many, backend=default(memory=10**6)))
-    assert method == "iterative"
-    assert "do not fit" in reason
+def test_method_is_chosen_by_latent_values_rates_and_memory():
+    few, many = (Observations(torch.zeros(n, 1), torch.zeros(n)) for n in (10, 8000))
+    assert LaplaceObjective(few).plan.method == "direct"
+    assert LaplaceObjective(many).plan.method == "iterative"
+    asked = LaplaceObjective(many, "direct").plan
+    assert (asked.method, asked.reason) == ("direct", "as asked")
+    fast = Pricing(replace(TYPICAL, multiply=3e13, factorise=3e13))
+    assert LaplaceObjective(many.at_price(fast)).plan.method == "direct"
+    tight = LaplaceObjective(replace(many.at_price(fast), backend=default(memory=2**28))).plan
+    assert tight.method == "iterative"
+    assert "the memory is 268 MB" in tight.reason
 
 
 def test_solutions_from_nearby_leave_no_trace_in_the_gradient(monkeypatch):

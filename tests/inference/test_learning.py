@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
+from direct_rows import direct_up_to
 from inference.gaussian_truth import Truth, drawn, relative_error, toy
 from scipy.optimize import minimize
 
 from kernelcg.events import EventKind
 from kernelcg.inference import GaussianProcess, Learned, Noise, Numerics, Objective, Regression, learn
-from kernelcg.inference.gaussian import objective
 from kernelcg.inference.gaussian.likelihood_by_cholesky import direct_estimate
 from kernelcg.inference.learning.criterion_value import CriterionValue
 from kernelcg.inference.learning.lbfgs import LONGEST_STEP, Ascent, Curvature, Point, Rule, advanced
@@ -334,7 +334,7 @@ def test_direct_learning_by_cross_validation(criterion):
 
 
 def test_leave_one_out_is_learned_from_as_many_rows_as_can_be_factorised(monkeypatch):
-    monkeypatch.setattr(objective, "DIRECT_ROWS", 150)
+    direct_up_to(monkeypatch, 150)
     truth = Truth(RBF(1.0), *drawn(RBF(1.0), 400, 2, 0.1), 0.1)
     for method in ("auto", "iterative"):
         learned = learned_from(truth, GaussianProcess(RBF(2.0), Noise(0.5)), "loo", method)
@@ -496,11 +496,13 @@ class TwoHills:
     numerics: Numerics = Numerics()
     is_direct: bool = False
     measures_noise: bool = False
-    learns_in_stages: bool = True
+    in_stages: bool = True
+    patience: float = math.inf
 
     @property
-    def rows_to_learn_from(self):
-        return len(self.problem)
+    def stage_rows(self):
+        n = len(self.problem)
+        return (n // 2, n) if self.in_stages and n >= 400 else (n,)
 
     def __call__(self, gp, trail=None, *, value=True, errors=False, callback=None):
         theta = gp.log_parameters().detach().requires_grad_()
@@ -520,7 +522,7 @@ def test_the_best_of_the_restarts_wins(is_direct):
 
 def test_a_criterion_may_refuse_to_learn_in_stages():
     gp = GaussianProcess(RBF(1.0).fixed("variance"), Noise(1.0).fixed())
-    learned = learn(TwoHills(Rows(1000), is_direct=True, learns_in_stages=False), gp, generator=seeded(0))
+    learned = learn(TwoHills(Rows(1000), is_direct=True, in_stages=False), gp, generator=seeded(0))
     assert {step.rows for step in learned.steps} == {1000}
 
 

@@ -11,9 +11,9 @@ import kernelcg.inference.gaussian.likelihood_by_cholesky
 import kernelcg.inference.gaussian.posterior
 import kernelcg.solvers.direct
 from kernelcg.inference import GaussianProcess, Noise, Regression, condition, draws, pathwise
-from kernelcg.inference.bounds import lower_bound
 from kernelcg.inference.gaussian import sampling
 from kernelcg.kernels import RBF, Matern
+from kernelcg.planning import ranks
 from kernelcg.randomness import seeded
 
 COUNT = 1000
@@ -30,7 +30,7 @@ CASES = {
 @pytest.fixture
 def nothing_large_is_factorised(monkeypatch):
     """Make every Cholesky factorisation of 1600 rows or more an error, and the low-rank part that of larger data."""
-    monkeypatch.setattr(lower_bound, "RANK_WORK", 0.0)
+    monkeypatch.setattr(ranks, "RANK_WORK", 0.0)
 
     class Forbidden:
         def __init__(self, P):

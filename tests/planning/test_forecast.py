@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from kernelcg.planning.costs import measured
+from kernelcg.planning.costs import Pricing
 from kernelcg.planning.forecast import Forecast
 from kernelcg.planning.pilot import pilot
 from kernelcg.randomness import seeded
@@ -13,7 +13,7 @@ from kernelcg.solvers import Progress
 
 
 def forecast_of(residuals, threshold=1e-6):
-    forecast = Forecast(torch.tensor([threshold]), patience=3)
+    forecast = Forecast(torch.tensor([threshold]), patience=3, per_iteration=0.5)
     for i, residual in enumerate(residuals):
         forecast.add(Progress(i, torch.tensor([residual]), 0.5 * i))
     return forecast
@@ -38,14 +38,14 @@ def test_a_converged_column_needs_nothing():
 
 
 def test_the_slowest_column_counts():
-    forecast = Forecast(torch.tensor([1e-6, 1e-6]), patience=3)
+    forecast = Forecast(torch.tensor([1e-6, 1e-6]), patience=3, per_iteration=0.5)
     for k in range(5):
         forecast.add(Progress(k, torch.tensor([10.0 ** -(2 * k), 10.0**-k]), float(k)))
     assert forecast.remaining() == pytest.approx(2.0)
 
 
 def test_costs_grow_with_everything():
-    costs = measured(5000, 4, 0.01, torch.zeros(1))
+    costs = Pricing().costs(5000, 8, 4, torch.float64)
     assert 0 < costs.low_rank(10) < costs.low_rank(100) < costs.low_rank(1000)
     assert costs.product <= costs.iteration(0, 0) < costs.iteration(100, 0) < costs.iteration(100, 30)
     assert 0 < costs.local(0, 10) < costs.local(100, 10) < costs.local(100, 60)

@@ -307,15 +307,6 @@ class Backend(ABC):
         return min(self.memory, half) if isinstance(self.memory, int) else half
 
 
-FULL_RATE = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
-"""Compute capabilities of GPUs with float64 at half the speed of float32; that of others is a 32nd and less."""
-
-
-def factorises_fast(device: torch.device) -> bool:
-    """Say whether it is a GPU on which n³ operations in float64 are cheap beside n² evaluations of a kernel."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) in FULL_RATE
-
-
 def rows_of(M: Tensor, rows: Rows) -> Tensor:
     """Return some rows of M, M itself for None."""
     return M if rows is None else M[rows]

@@ -17,7 +17,7 @@ GROWTH = 1.5
 TREE_DIMENSIONS = 15
 """Above so many coordinates a k-d tree visits most leaves, and a pass over all pairs is faster."""
 
-TILE = 2**24
+TILE = 2**21
 """Distances held at once in a pass over all pairs, at most."""
 
 BYTES_PER_DISTANCE = 32

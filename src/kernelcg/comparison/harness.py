@@ -105,7 +105,7 @@ def run(
 def warm_up(method: Method, task: Task, seed: int = 0) -> None:
     """Take one step on a few rows and condition on them, so that little is done for the first time on the clock."""
     rows = torch.arange(min(WARM_UP_ROWS, len(task.problem)), device=task.problem.X.device)
-    few, method = task.on(rows), replace(method, solver=task.chosen(method.solver))
+    few, method = task.on(rows), replace(method, solver=task.plan(method.solver).method)
     with suppress(SolveFailed):
         conditioned_by(method, few, learned_by(method, few, seed=seed, max_steps=1).gp, seed=seed)
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Generator
 
-from kernelcg.backends.memory import require_memory
 from kernelcg.comparison.tasks import ClassificationTask, Task
 from kernelcg.estimators.settings import STEPS, generator_from
 from kernelcg.events import Event, EventKind, Listener
@@ -129,8 +128,6 @@ def criterion_of(method: Method, task: Task, seed: int, seconds: float = math.in
     """Return what a method maximises; raise `MemoryBudgetExceeded` if it does not fit."""
     if method.sparse:
         return task.approximation(method.sparse, child(generator_from(seed), "inducing inputs"))
-    if method.solver == "direct":
-        require_memory(task.direct_bytes, task.free_bytes, f"an exact evaluation on {len(task.problem)} rows")
     return task.criterion(method.solver, numerics_of(method, task, seed, seconds), method.growing)
 
 

@@ -69,14 +69,18 @@ class SparseCriterion(ABC):
         return False
 
     @property
-    def rows_to_learn_from(self) -> int:
-        """Return n."""
-        return len(self.problem)
+    def stage_rows(self) -> tuple[int, ...]:
+        """Return n: learning does not begin with fewer rows."""
+        return (len(self.problem),)
 
     @property
-    def learns_in_stages(self) -> bool:
-        """Whether learning begins with fewer rows."""
-        return False
+    def patience(self) -> float:
+        """Return ∞: there is nothing more exact to be taken up."""
+        return math.inf
+
+    def directly(self, why: str) -> Self:
+        """Return itself, which is exact."""
+        return self
 
     def on(self, rows: Tensor) -> Self:
         """Return the criterion on some of the rows, with the same inducing inputs."""

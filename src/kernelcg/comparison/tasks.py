@@ -18,18 +18,17 @@ from kernelcg.estimators.laplace_estimator import affordable_probes
 from kernelcg.inference import Noise, condition
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
-from kernelcg.inference.gaussian.objective import FACTORS, Objective, chosen_method
+from kernelcg.inference.gaussian.objective import Objective
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
-from kernelcg.inference.laplace.objective import FACTORS as LAPLACE_FACTORS
-from kernelcg.inference.laplace.objective import LaplaceObjective, chosen_laplace_method
+from kernelcg.inference.laplace.objective import LaplaceObjective
 from kernelcg.inference.laplace.posterior import condition_laplace
 from kernelcg.inference.learning.criterion import Criterion
 from kernelcg.kernels import RBF, Kernel
 from kernelcg.likelihoods import BernoulliProbit, Likelihood, Softmax
 from kernelcg.parameters import Parametric
+from kernelcg.planning import Plan
 from kernelcg.randomness import child
 from kernelcg.solvers import Status, Stopping
-from kernelcg.solvers.direct import IN_PLACE_ROWS, factor_bytes
 
 START_NOISE = 0.1
 KERNELS = ("iso", "ARD")
@@ -61,14 +60,9 @@ class Task(ABC):
     def probes(self) -> int:
         """Return how many probes the estimators take by default."""
 
-    @property
     @abstractmethod
-    def direct_bytes(self) -> int:
-        """Return what an exact evaluation holds at once."""
-
-    @abstractmethod
-    def chosen(self, solver: str) -> str:
-        """Return "direct" or "iterative": what "auto" means for these data."""
+    def plan(self, solver: str, numerics: Numerics = Numerics()) -> Plan:
+        """Return the plan of a fit to these data by "auto", "direct" or "iterative"."""
 
     @abstractmethod
     def criterion(self, solver: str, numerics: Numerics, growing: bool) -> Criterion:
@@ -100,11 +94,6 @@ class Task(ABC):
         backend: Backend = self.problem.backend
         return math.nan if backend.work is None else backend.work.columns
 
-    @property
-    def free_bytes(self) -> int:
-        """Return what may be held at once where the data are."""
-        return int(self.problem.points.budget())
-
 
 @dataclass(frozen=True, eq=False)
 class RegressionTask(Task):
@@ -129,13 +118,8 @@ class RegressionTask(Task):
     def probes(self) -> int:
         return Numerics().probes
 
-    @property
-    def direct_bytes(self) -> int:
-        n = len(self.problem)
-        return factor_bytes(n) if n > IN_PLACE_ROWS else FACTORS * 8 * n * n
-
-    def chosen(self, solver: str) -> str:
-        return chosen_method(self.problem, solver)[0]
+    def plan(self, solver: str, numerics: Numerics = Numerics()) -> Plan:
+        return Objective(self.problem, method=solver, numerics=numerics).plan
 
     def criterion(self, solver: str, numerics: Numerics, growing: bool) -> Objective:
         return Objective(self.problem, method=solver, numerics=numerics, learns_in_stages=growing)
@@ -154,7 +138,7 @@ class RegressionTask(Task):
         return condition(
             self.problem,
             gp,
-            method=self.chosen(solver),
+            method=self.plan(solver, numerics).method,
             stopping=stopping,
             preconditioner=numerics.preconditioner,
             generator=source,
@@ -193,12 +177,8 @@ class ClassificationTask(Task):
     def probes(self) -> int:
         return affordable_probes(self.problem)
 
-    @property
-    def direct_bytes(self) -> int:
-        return LAPLACE_FACTORS * 8 * self.problem.size**2
-
-    def chosen(self, solver: str) -> str:
-        return chosen_laplace_method(self.problem, solver)[0]
+    def plan(self, solver: str, numerics: Numerics = Numerics()) -> Plan:
+        return LaplaceObjective(self.problem, solver, numerics).plan
 
     def criterion(self, solver: str, numerics: Numerics, growing: bool) -> LaplaceObjective:
         return LaplaceObjective(self.problem, solver, numerics, growing)
@@ -211,7 +191,9 @@ class ClassificationTask(Task):
         return Stopping(rtol=rms, max_iterations=self.problem.size, patience=self.problem.size)
 
     def condition(self, gp: LatentProcess, solver: str, numerics: Numerics, rtol: float, generator: Generator) -> Any:
-        found = condition_laplace(self.problem, gp, method=self.chosen(solver), rtol=rtol, numerics=numerics)
+        plan = self.plan(solver, numerics)
+        problem = self.problem.storing(plan.conditioning.storage)
+        found = condition_laplace(problem, gp, method=plan.method, rtol=rtol, numerics=numerics)
         if found.mode.status is not Status.CONVERGED:
             raise SolveFailed(f"the mode was not found: {found.mode.status.value}")
         return found

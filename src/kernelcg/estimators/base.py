@@ -4,7 +4,8 @@ import os
 from abc import ABC
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,11 +13,26 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
+from kernelcg.backends import Backend, named
 from kernelcg.estimators.data import as_tensor
 from kernelcg.estimators.session import Resumable, Session
-from kernelcg.estimators.settings import Plan, narrated
+from kernelcg.estimators.settings import (
+    chosen_backend,
+    generator_from,
+    narrated,
+    planned_fit,
+    require_same_work,
+)
 from kernelcg.events import Listener
+from kernelcg.inference.gaussian.model import Regression
+from kernelcg.inference.laplace.latent_model import Observations
 from kernelcg.inference.learning.learn import Learned
+from kernelcg.kernels import Kernel
+from kernelcg.planning import Plan, Pricing
+from kernelcg.planning.planner import Workload
+from kernelcg.planning.pricing import pricing_of
+
+Problem = TypeVar("Problem", Regression, Observations)
 
 
 class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is untyped
@@ -54,6 +70,42 @@ class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is 
         """Do a fit: it succeeds or leaves the estimator as it was, and it is told to the callback and the log."""
         with self._all_or_nothing(), narrated(self.verbose):
             yield Session.of(callback, self.max_seconds, resume)
+
+    def _planned(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        work: Workload,
+        probes: int,
+        given: Plan | None,
+        pricing: Pricing | None,
+    ) -> tuple[Problem, Plan]:
+        """Return the problem with its prices and the plan of a fit: the one that was given, or one that is made now.
+
+        The prices are those of this machine, or of the fit that this one goes on from.
+        """
+        if given is None:
+            planned_fit(self, problem, work, probes)  # memory is refused before a kernel is timed
+            priced = problem.at_price(pricing or pricing_of(kernel, problem.X, problem.backend))
+            return priced, planned_fit(self, priced, work, probes)
+        require_same_work(given, work, generator_from(self.random_state).initial_seed())
+        return problem.at_price(given.pricing), replace(given, revisions=(), outcome=None)
+
+    def _backend(self, device: torch.device, plan: Plan | None) -> Backend:
+        """Return the backend that was asked for, or that of a plan which is to be carried out again."""
+        if plan is None:
+            return chosen_backend(self.memory, self.n_jobs, device)
+        return named(plan.backend, plan.memory, plan.threads)
+
+    @contextmanager
+    def _leaving_no_trace(self) -> Iterator[None]:
+        """Leave the estimator as it was, whatever happens."""
+        before = dict(self.__dict__)
+        try:
+            yield
+        finally:
+            self.__dict__.clear()
+            self.__dict__.update(before)
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:

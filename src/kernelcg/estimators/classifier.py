@@ -16,9 +16,10 @@ from kernelcg.estimators.laplace_estimator import Floats, LaplaceEstimator
 from kernelcg.estimators.session import Resumable, Session, predicting, tell_of_all
 from kernelcg.estimators.settings import first_kernel
 from kernelcg.events import Listener
-from kernelcg.inference.laplace.latent_model import LatentProcess
+from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.kernels import Kernel
 from kernelcg.likelihoods import BernoulliLogit, BernoulliProbit, Likelihood, Softmax
+from kernelcg.planning import Plan, Pricing
 from kernelcg.randomness import child, seeded
 
 LINKS: Mapping[str, type[Likelihood] | type[Softmax]] = {
@@ -143,51 +144,86 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
 
     # learning
 
-    def fit(self, X: Any, y: Any, *, callback: Listener | None = None, resume: Resumable = None) -> Self:
+    def plan(self, X: Any, y: Any) -> Plan:
+        """Return what `fit` would do with these data, without doing it; one against the rest, for one class."""
+        with self._leaving_no_trace():
+            X, codes = self._checked(X, y)
+            if self._is_split():
+                codes = (codes == 0).astype(np.int64)
+                self.classes_ = np.array([False, True])
+            return self._prepared(X, codes, None)[2]
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        plan: Plan | None = None,
+        callback: Listener | None = None,
+        resume: Resumable = None,
+    ) -> Self:
         """Learn the hyperparameters and condition the latent functions on the data.
 
         Parameters
         ----------
         X : (n, d)
         y : (n,) labels of any kind: numbers, strings, booleans
-        callback, resume : as in `GPRegressor.fit`
+        plan, callback, resume : as in `GPRegressor.fit`; one against the rest, the plan serves every class
         """
-        self._check_options()
-        if self.likelihood not in ("auto", *LINKS):
-            raise ValueError(f"likelihood must be 'auto' or one of {', '.join(LINKS)}, not {self.likelihood!r}")
         with self._fitting(callback, resume) as session:
-            X, y = validate_data(self, X, y, dtype=np.float64)
-            check_classification_targets(y)
-            self.classes_, codes = np.unique(y, return_inverse=True)
-            if len(self.classes_) < 2:
-                raise ValueError(f"GPClassifier needs at least two classes; y holds only one class, {self.classes_[0]}")
+            X, codes = self._checked(X, y)
             for name in ("posterior_", "estimators_"):
                 self.__dict__.pop(name, None)
-            if len(self.classes_) > 2 and self.likelihood in ("probit", "logit"):
-                problems = self._fit_one_against_the_rest(X, codes, session)
-            else:
-                problems = self._fit_jointly(X, codes, session)
+            fit = self._fit_one_against_the_rest if self._is_split() else self._fit_jointly
+            problems = fit(X, codes, plan, session)
         self._warn_of_fit(problems, session)
         return self
 
-    def _fit_jointly(self, X: Floats, codes: NDArray[np.int64], session: Session) -> list[str]:
-        """Condition one latent function, or one for each class; return what went wrong."""
+    def _checked(self, X: Any, y: Any) -> tuple[Floats, NDArray[np.int64]]:
+        """Return the inputs and the numbers of the classes, which are then known."""
+        self._check_options()
+        if self.likelihood not in ("auto", *LINKS):
+            raise ValueError(f"likelihood must be 'auto' or one of {', '.join(LINKS)}, not {self.likelihood!r}")
+        X, y = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"GPClassifier needs at least two classes; y holds only one class, {self.classes_[0]}")
+        return X, codes
+
+    def _is_split(self) -> bool:
+        """Say whether the classes are told apart one against the rest."""
+        return len(self.classes_) > 2 and self.likelihood in ("probit", "logit")
+
+    def _prepared(
+        self, X: Floats, codes: NDArray[np.int64], plan: Plan | None, pricing: Pricing | None = None
+    ) -> tuple[Observations, LatentProcess, Plan]:
+        """Return the data, the process from which learning starts, and the plan."""
         C = len(self.classes_)
         chosen = ("probit" if C == 2 else "softmax") if self.likelihood == "auto" else self.likelihood
-        problem = self._observations(X, codes, classes=C if chosen == "softmax" else 1)
+        problem = self._observations(X, codes, plan, classes=C if chosen == "softmax" else 1)
         kernel = self._first_kernel(first_latent_kernel(problem.X, C))
-        return self._learn_and_condition(problem, LatentProcess(kernel, LINKS[chosen]()), session)
+        gp = LatentProcess(kernel, LINKS[chosen]())
+        problem, made = self._planned_laplace(problem, gp, plan, pricing)
+        return problem, gp, made
 
-    def _fit_one_against_the_rest(self, X: Floats, codes: NDArray[np.int64], session: Session) -> list[str]:
+    def _fit_jointly(self, X: Floats, codes: NDArray[np.int64], plan: Plan | None, session: Session) -> list[str]:
+        """Condition one latent function, or one for each class; return what went wrong."""
+        problem, gp, made = self._prepared(X, codes, plan, session.pricing)
+        return self._learn_and_condition(problem, gp, made, session)
+
+    def _fit_one_against_the_rest(
+        self, X: Floats, codes: NDArray[np.int64], plan: Plan | None, session: Session
+    ) -> list[str]:
         """Condition one latent function for each class, independently; return what went wrong."""
-        sessions = [session.about(self._observations(X, codes == c)) for c in range(len(self.classes_))]
+        sessions = [session.about(self._observations(X, codes == c, plan)) for c in range(len(self.classes_))]
         if session.resume is not None and all(one.resume is None for one in sessions):
             raise StateMismatch("the state is of other data: of none of the classes against the rest")
         machines, problems = [], []
         for c, label in enumerate(self.classes_):
             machine = clone(self)
             machine.classes_, machine.n_features_in_ = np.array([False, True]), self.n_features_in_
-            found = machine._fit_jointly(X, (codes == c).astype(int), sessions[c])
+            found = machine._fit_jointly(X, (codes == c).astype(int), plan, sessions[c])
             problems += [f"class {label!s}: {problem}" for problem in found]
             machines.append(machine)
         self._keep_machines(machines)

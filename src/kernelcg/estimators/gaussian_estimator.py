@@ -13,12 +13,13 @@ from kernelcg.estimators.base import ProcessEstimator
 from kernelcg.estimators.data import as_tensor, require_magnitude
 from kernelcg.estimators.learning_warnings import early_end, runaways
 from kernelcg.estimators.session import Session
-from kernelcg.estimators.settings import chosen_backend, chosen_device, chosen_precision, generator_from
+from kernelcg.estimators.settings import chosen_device, chosen_precision, generator_from
 from kernelcg.events import EventKind
 from kernelcg.inference.bounds.certificate import Certificate
 from kernelcg.inference.gaussian.conditioning import condition
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.gaussian.posterior import Posterior
+from kernelcg.planning.plan import Method, Plan
 from kernelcg.randomness import child
 from kernelcg.solvers import Status, Stopping
 
@@ -32,23 +33,22 @@ class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # 
     certificate_: Certificate
     _y_shape: tuple[int, ...]
 
-    def _regression(self, X: Any, Y: Any, known: Any, mean: str) -> Regression:
+    def _regression(self, X: Any, Y: Any, known: Any, mean: str, plan: Plan | None = None) -> Regression:
         """Return the problem on the device, with the backend and the precision that were asked for."""
         remedy = "scale the features, for example by sklearn.preprocessing.StandardScaler"
         require_magnitude(X, "X", remedy)
         device = chosen_device(self.device)
         X, Y, known = (None if value is None else as_tensor(value).to(device) for value in (X, Y, known))
-        backend = chosen_backend(self.memory, self.n_jobs, device)
-        return Regression(X, Y, known, mean, backend, chosen_precision(self.dtype))
+        return Regression(X, Y, known, mean, self._backend(device, plan), chosen_precision(self.dtype))
 
     def _conditioned(
-        self, problem: Regression, gp: GaussianProcess, generator: Generator, session: Session
+        self, problem: Regression, gp: GaussianProcess, plan: Plan, generator: Generator, session: Session
     ) -> Posterior:
-        """Return the process conditioned on the data by the method that was planned."""
+        """Return the process conditioned on the data as planned."""
         return condition(
-            problem,
+            problem.storing(plan.conditioning.storage) if plan.method is Method.ITERATIVE else problem,
             gp,
-            method=self.plan_.method,
+            method=plan.method,
             stopping=Stopping(rtol=self.rtol),
             preconditioner=self.preconditioner,
             generator=child(generator, "posterior"),

@@ -16,8 +16,9 @@ from kernelcg.estimators.session import Resumable, predicting, tell_of_all
 from kernelcg.estimators.settings import START_NOISE, first_kernel
 from kernelcg.events import Listener
 from kernelcg.inference.gaussian.drift import spread_of
-from kernelcg.inference.laplace.latent_model import LatentProcess
+from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.likelihoods import Binomial, Gamma, Gaussian, Likelihood, NegativeBinomial, Poisson, StudentT
+from kernelcg.planning import Plan, Pricing
 
 DEGREES = (2.1, 1000.0)
 """Between these the degrees of freedom are learned by default: from where a variance exists to nearly a Gaussian."""
@@ -119,8 +120,20 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
 
     # learning
 
+    def plan(self, X: Any, y: Any, exposure: Any = None) -> Plan:
+        """Return what `fit` would do with these data, without doing it; as in `GPRegressor.plan`."""
+        with self._leaving_no_trace():
+            return self._prepared(X, y, exposure, None)[2]
+
     def fit(
-        self, X: Any, y: Any, exposure: Any = None, *, callback: Listener | None = None, resume: Resumable = None
+        self,
+        X: Any,
+        y: Any,
+        exposure: Any = None,
+        *,
+        plan: Plan | None = None,
+        callback: Listener | None = None,
+        resume: Resumable = None,
     ) -> Self:
         """Learn the hyperparameters and condition the latent function on the data.
 
@@ -130,22 +143,30 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
         y : (n,) what the likelihood allows: numbers, counts, positive amounts
         exposure : (n,) or one number: the time or area behind each count ("poisson", "negative_binomial"), the number
             of trials ("binomial"); None means 1. The other likelihoods ignore it
-        callback, resume : as in `GPRegressor.fit`
+        plan, callback, resume : as in `GPRegressor.fit`
         """
-        self._check_options()
         with self._fitting(callback, resume) as session:
-            X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
-            problem = self._observations(X, y, _checked_exposure(exposure, len(X)), mean=self.mean)
-            likelihood, variance = self._first_likelihood(problem.y)
-            likelihood.check(problem.y, problem.exposure)
-            if self.mean != "zero":
-                _require_level(likelihood, problem.y, problem.exposure)
-            kernel = self._first_kernel(first_kernel(problem.X, variance))
-            gp = LatentProcess(kernel, likelihood)
-            constant = isinstance(likelihood, IDENTITY) and float(spread_of(problem.y[:, None])) == 0
-            problems = self._learn_and_condition(problem, gp, session, CONSTANT if constant else "")
+            problem, gp, plan = self._prepared(X, y, exposure, plan, session.pricing)
+            constant = isinstance(gp.likelihood, IDENTITY) and float(spread_of(problem.y[:, None])) == 0
+            problems = self._learn_and_condition(problem, gp, plan, session, CONSTANT if constant else "")
         self._warn_of_fit(problems, session)
         return self
+
+    def _prepared(
+        self, X: Any, y: Any, exposure: Any, plan: Plan | None, pricing: Pricing | None = None
+    ) -> tuple[Observations, LatentProcess, Plan]:
+        """Return the checked data, the process from which learning starts, and the plan."""
+        self._check_options()
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        problem = self._observations(X, y, plan, _checked_exposure(exposure, len(X)), mean=self.mean)
+        likelihood, variance = self._first_likelihood(problem.y)
+        likelihood.check(problem.y, problem.exposure)
+        if self.mean != "zero":
+            _require_level(likelihood, problem.y, problem.exposure)
+        kernel = self._first_kernel(first_kernel(problem.X, variance))
+        gp = LatentProcess(kernel, likelihood)
+        problem, made = self._planned_laplace(problem, gp, plan, pricing)
+        return problem, gp, made
 
     def _first_likelihood(self, y: Tensor) -> tuple[Likelihood, float]:
         """Return the likelihood from which learning starts, and a variance that suits its latent function."""

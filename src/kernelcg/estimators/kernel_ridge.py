@@ -16,7 +16,7 @@ from kernelcg.estimators.session import Resumable, Session, predicting, tell_of_
 from kernelcg.estimators.settings import (
     check_options,
     generator_from,
-    planned,
+    learned_count,
     require_range,
 )
 from kernelcg.estimators.sklearn_kernels import converted, sklearn_pairwise
@@ -27,6 +27,7 @@ from kernelcg.inference.gaussian.model import GaussianProcess, Noise, Regression
 from kernelcg.inference.gaussian.objective import Objective
 from kernelcg.inference.learning.learn import Learned, learn
 from kernelcg.kernels import Kernel
+from kernelcg.planning import Plan, Pricing
 from kernelcg.randomness import child
 
 Floats = NDArray[np.float64]
@@ -105,12 +106,18 @@ class KernelRidge(GaussianEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
+    def plan(self, X: Any, y: Any, sample_weight: Any = None) -> Plan:
+        """Return what `fit` would do with these data, without doing it; as in `GPRegressor.plan`."""
+        with self._leaving_no_trace():
+            return self._prepared(X, y, sample_weight, None)[2]
+
     def fit(
         self,
         X: Any,
         y: Any,
         sample_weight: Any = None,
         *,
+        plan: Plan | None = None,
         callback: Listener | None = None,
         resume: Resumable = None,
     ) -> Self:
@@ -119,21 +126,33 @@ class KernelRidge(GaussianEstimator):
         Parameters
         ----------
         sample_weight : (n,) weights of the squared errors: αᵢ = α / wᵢ; rows of weight 0 are left out
-        callback, resume : as in `GPRegressor.fit`
+        plan, callback, resume : as in `GPRegressor.fit`
         """
+        with self._fitting(callback) as session:
+            problem, gp, plan = self._prepared(X, y, sample_weight, plan, session.pricing)
+            self._select_and_solve(problem, gp, plan, session)
+        return self
+
+    def _prepared(
+        self, X: Any, y: Any, sample_weight: Any, plan: Plan | None, pricing: Pricing | None = None
+    ) -> tuple[Regression, GaussianProcess, Plan]:
+        """Return the checked data, the process with the hyperparameters as given, and the plan."""
         check_options(self.get_params(deep=False))
         if self.selection not in (None, *SELECTIONS):
             raise ValueError(f"selection must be None or one of {', '.join(SELECTIONS)}, not {self.selection!r}")
-        with self._fitting(callback, resume) as session:
-            X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
-            kernel, noise = self._first(X.shape[1])
-            Y, extra = y.reshape(len(y), -1).astype(np.float64), None
-            if sample_weight is not None:
-                weights = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
-                X, Y, noise, extra = self._weighted(X, Y, weights, noise)
-            self._y_shape = y.shape[1:]
-            self._select_and_solve(self._regression(X, Y, extra, "zero"), GaussianProcess(kernel, noise), session)
-        return self
+        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        kernel, noise = self._first(X.shape[1])
+        Y, extra = y.reshape(len(y), -1).astype(np.float64), None
+        if sample_weight is not None:
+            weights = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+            X, Y, noise, extra = self._weighted(X, Y, weights, noise)
+        self._y_shape = y.shape[1:]
+        problem = self._regression(X, Y, extra, "zero", plan)
+        gp = GaussianProcess(kernel, noise)
+        count = learned_count(gp, self.selection is not None)
+        work = problem.workload(parameters=count, exact_only=self.selection == "loo")
+        problem, made = self._planned(problem, kernel, work, self.probes, plan, pricing)
+        return problem, gp, made
 
     def predict(self, X: Any, *, callback: Listener | None = None) -> Floats:
         """Return k(x, X) a; the callback is as in `GPRegressor.predict`."""
@@ -169,9 +188,8 @@ class KernelRidge(GaussianEstimator):
         least = alphas.min()
         return X[present], Y[present], Noise(least), alphas - least
 
-    def _select_and_solve(self, problem: Regression, gp: GaussianProcess, session: Session) -> None:
-        self.plan_ = planned(problem, self.method, self.probes + problem.Y.shape[1])
-        session.tell(EventKind.PLAN, self.plan_)
+    def _select_and_solve(self, problem: Regression, gp: GaussianProcess, plan: Plan, session: Session) -> None:
+        session.tell(EventKind.PLAN, plan)
         require_range(gp.kernel, problem)
         generator = generator_from(self.random_state)
         seed = generator.initial_seed()
@@ -185,14 +203,16 @@ class KernelRidge(GaussianEstimator):
             numerics = Numerics(self.probes, preconditioner=self.preconditioner, seed=seed)
             with session.learning() as callback:
                 self.learning_ = (unlearned(problem, gp) if session.resume is None else None) or learn(
-                    Objective(problem, self.selection, self.method, numerics),
+                    Objective(problem, self.selection, numerics=numerics, plan=plan),
                     gp,
                     max_steps=STEPS if self.max_iter is None else self.max_iter,
                     generator=child(generator, "selection"),
                     callback=callback,
                     resume=session.resume,
                 )
-        self.posterior_ = self._conditioned(problem, self.learning_.gp, generator, session)
+        done = self.learning_.revised(plan)
+        self.posterior_ = self._conditioned(problem, self.learning_.gp, done, generator, session)
+        self.plan_ = session.outcome(plan, done, self.learning_)
         self.n_iter_ = max(len(self.learning_.steps), 1)
         self.kernel_, self.alpha_ = self.posterior_.gp.kernel, self.posterior_.gp.noise.variance.item()
         self.X_fit_ = problem.X.cpu().numpy()

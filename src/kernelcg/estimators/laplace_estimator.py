@@ -9,35 +9,32 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from kernelcg.backends.memory import require_memory
 from kernelcg.errors import ConvergenceWarning
 from kernelcg.estimators.base import ProcessEstimator
 from kernelcg.estimators.data import as_tensor, require_magnitude
 from kernelcg.estimators.learning_warnings import early_end, runaways
 from kernelcg.estimators.session import Session
 from kernelcg.estimators.settings import (
-    BLOCKS,
     STEPS,
-    Plan,
     check_options,
-    chosen_backend,
     chosen_device,
     chosen_precision,
     generator_from,
+    learned_count,
 )
 from kernelcg.estimators.sklearn_kernels import converted
 from kernelcg.events import EventKind, Listener
 from kernelcg.inference.bounds.laplace_certificate import LaplaceCertificate, laplace_certificate, words
-from kernelcg.inference.bounds.lower_bound import affordable_rank
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.laplace.evidence import laplace_estimate
-from kernelcg.inference.laplace.latent_model import STORED_SHARE, LatentProcess, Observations
+from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.inference.laplace.newton_systems import IterativeSystems
-from kernelcg.inference.laplace.objective import FACTORS, LaplaceObjective, chosen_laplace_method
+from kernelcg.inference.laplace.objective import LaplaceObjective
 from kernelcg.inference.laplace.posterior import LaplacePosterior, LatentPrediction, condition_laplace
 from kernelcg.inference.learning.learn import learn
 from kernelcg.kernels import Kernel
-from kernelcg.preconditioners.base import FACTORS_AT_ONCE
+from kernelcg.planning import Plan, Pricing
+from kernelcg.planning.planner import BLOCKS
 from kernelcg.randomness import child
 from kernelcg.solvers import SolveReport, Status, Stopping
 
@@ -56,7 +53,7 @@ VARIANCE_TOLERANCE, CLASS_VARIANCE_TOLERANCE = 1e-3, 1e-2
 OTHER_WAYS = ", or try another preconditioner or method='direct'"
 
 PROBE_SHARE = 0.25
-"""Of the memory, for them."""
+"""Part of the memory that the probes, and all that is computed with them, may take."""
 
 
 class LaplaceEstimator(ProcessEstimator):
@@ -101,13 +98,13 @@ class LaplaceEstimator(ProcessEstimator):
     # steps of a fit
 
     def _observations(
-        self, X: Any, y: Any, exposure: Any = 1.0, *, mean: str = "zero", classes: int = 1
+        self, X: Any, y: Any, plan: Plan | None, exposure: Any = 1.0, *, mean: str = "zero", classes: int = 1
     ) -> Observations:
         """Return the problem on the device, with the backend and the precision that were asked for."""
         require_magnitude(X, "X", "scale the features, for example by sklearn.preprocessing.StandardScaler")
         device = chosen_device(self.device)
         X, y, exposure = (as_tensor(value).to(device) for value in (X, y, exposure))
-        backend, precision = chosen_backend(self.memory, self.n_jobs, device), chosen_precision(self.dtype)
+        backend, precision = self._backend(device, plan), chosen_precision(self.dtype)
         return Observations(X, y, exposure, mean, classes, backend, precision)
 
     def _first_kernel(self, default: Kernel) -> Kernel:
@@ -128,16 +125,23 @@ class LaplaceEstimator(ProcessEstimator):
             probes = FEW_PROBES if stochastic else affordable_probes(problem)
         return Numerics(probes, preconditioner=self.preconditioner, seed=seed, rademacher=stochastic)
 
+    def _planned_laplace(
+        self, problem: Observations, gp: LatentProcess, plan: Plan | None, pricing: Pricing | None
+    ) -> tuple[Observations, Plan]:
+        """Return the problem with its prices, and the plan of a fit."""
+        count = learned_count(gp, self.optimizer is not None)
+        work = problem.workload(parameters=count, in_stages=self.optimizer == "lbfgs")
+        return self._planned(problem, gp.kernel, work, self._numerics(problem).probes, plan, pricing)
+
     def _learn_and_condition(
-        self, problem: Observations, gp: LatentProcess, session: Session, unlearnable: str = ""
+        self, problem: Observations, gp: LatentProcess, plan: Plan, session: Session, unlearnable: str = ""
     ) -> list[str]:
         """Do what a fit does; return what went wrong. Nothing is learned if a reason against it is given."""
         numerics = self._numerics(problem)
-        self.plan_ = planned(problem, self.method, numerics.probes + problem.H.shape[1])
-        session.tell(EventKind.PLAN, self.plan_)
+        session.tell(EventKind.PLAN, plan)
         with session.learning() as callback:
             self.learning_ = learn(
-                LaplaceObjective(problem, self.method, numerics),
+                LaplaceObjective(problem, numerics=numerics, plan=plan),
                 gp,
                 optimizer=None if unlearnable else self.optimizer,
                 max_steps=self.max_iter if self.max_iter is not None else STEPS.get(self.optimizer or "", 0),
@@ -149,16 +153,18 @@ class LaplaceEstimator(ProcessEstimator):
             )
         if unlearnable and self.optimizer is not None:
             self.learning_ = replace(self.learning_, converged=False, reason=unlearnable)
+        done = self.learning_.revised(plan)
         self.posterior_ = condition_laplace(
-            problem,
+            problem.storing(done.conditioning.storage),
             self.learning_.gp,
-            method=self.plan_.method,
+            method=done.method,
             rtol=self.rtol,
             numerics=numerics,
             variance_tolerance=CLASS_VARIANCE_TOLERANCE if problem.classes > 1 else VARIANCE_TOLERANCE,
             callback=session.onlooker,
         )
         self.certificate_ = laplace_certificate(self.posterior_, tolerance=self.rtol)
+        self.plan_ = session.outcome(plan, done, self.learning_)
         self.report_ = last_report(self.posterior_)
         self.n_iter_ = max(len(self.learning_.steps), 1)
         self._name_results()
@@ -218,22 +224,6 @@ def affordable_probes(problem: Observations) -> int:
     """Return how many random columns to take: many for one latent function, as far as the memory allows."""
     fitting = int(PROBE_SHARE * problem.points.budget() / (BLOCKS * 8 * problem.size))
     return FEW_PROBES if problem.classes > 1 else max(FEW_PROBES, min(PROBES, fitting))
-
-
-def planned(problem: Observations, method: str, columns: int) -> Plan:
-    """Return the plan for these data; raise `MemoryBudgetExceeded` if not even the leanest way fits the budget."""
-    (n, d), N = problem.X.shape, problem.size
-    chosen, reason = chosen_laplace_method(problem, method)
-    budget = problem.points.budget()
-    expected = 8 * (3 * n * d + 12 * N)
-    if chosen == "direct":
-        expected += FACTORS * 8 * N * N
-    else:
-        expected += BLOCKS * 8 * N * columns
-        expected += 8 * n * n if 8 * n * n <= STORED_SHARE * budget else 0
-        expected += FACTORS_AT_ONCE * 8 * n * affordable_rank(n, max(budget - expected, 0))
-    require_memory(expected, budget, f"fitting {N} latent values by the {chosen} method")
-    return Plan(n, d, chosen, reason, problem.X.device.type, expected, budget)
 
 
 def last_report(posterior: LaplacePosterior) -> SolveReport | None:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from kernelcg.estimators.classifier import GPClassifier
 from kernelcg.estimators.laplace_estimator import LaplaceEstimator
-from kernelcg.estimators.record_json import packed, parameters, unpacked, usable_device
-from kernelcg.estimators.settings import Plan, chosen_backend, chosen_precision
+from kernelcg.estimators.record_json import as_planned, packed, parameters, unpacked, unpacked_plan, usable_device
+from kernelcg.estimators.settings import chosen_backend, chosen_precision
 from kernelcg.inference.bounds.laplace_certificate import LaplaceCertificate
 from kernelcg.inference.gaussian.drift import Drift
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
@@ -106,7 +106,9 @@ def _machine(
         "learning": packed(machine.learning_, leave_out=("gp",)),
         "certificate": packed(machine.certificate_),
         "report": None if report is None else packed(report, tensors, f"{prefix}.report"),
-        "data": packed(problem, tensors, f"{prefix}.data", leave_out=("X", "backend", "precision")),
+        "data": packed(
+            problem, tensors, f"{prefix}.data", leave_out=("X", "backend", "precision", "pricing", "stored")
+        ),
         "drift": packed(problem.drift, tensors, f"{prefix}.drift"),
         "mode": packed(posterior.mode, tensors, f"{prefix}.mode", leave_out=("expansion",)),
         "numerics": packed(posterior.numerics, leave_out=("preconditioner",)),
@@ -124,8 +126,8 @@ def _restore(
     gp = rebuild(header["gp"])
     if not isinstance(gp, LatentProcess):
         raise TypeError(f"{type(gp).__name__} is not a latent process")
+    machine.plan_ = unpacked_plan(header["plan"])
     machine.posterior_ = _posterior(machine, gp, header, tensors, prefix)
-    machine.plan_ = unpacked(Plan, header["plan"])
     machine.learning_ = unpacked(Learned, header["learning"], gp=gp)
     machine.certificate_ = unpacked(LaplaceCertificate, header["certificate"])
     stored = header["report"]
@@ -138,7 +140,7 @@ def _posterior(
     machine: LaplaceEstimator, gp: LatentProcess, header: Mapping[str, Any], tensors: Mapping[str, Tensor], prefix: str
 ) -> LaplacePosterior:
     """Return the process without factors and preconditioners."""
-    problem = _problem(machine, header["data"], tensors, prefix)
+    problem = as_planned(_problem(machine, header["data"], tensors, prefix), machine.plan_)
     N, b = problem.size, problem.H.shape[1]
     f = tensors[f"{prefix}.mode.f"]
     if f.shape != (N, 1):

@@ -3,7 +3,8 @@
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
+from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin
 
 import numpy as np
@@ -11,10 +12,11 @@ import torch
 from sklearn.gaussian_process.kernels import Kernel as SklearnKernel
 from torch import Tensor
 
-from kernelcg.estimators.base import ProcessEstimator
+from kernelcg.estimators.base import Problem, ProcessEstimator
 from kernelcg.estimators.settings import PRECISIONS, chosen_device, logger
 from kernelcg.estimators.sklearn_kernels import converted
 from kernelcg.parameters import Parametric
+from kernelcg.planning.plan import UNPLANNED, Method, Plan, Precision, Stage, Storage
 from kernelcg.solvers import Status
 
 R = TypeVar("R")
@@ -107,6 +109,30 @@ def unpacked(
     return cls(**known)
 
 
+def as_planned(problem: Problem, plan: Plan) -> Problem:
+    """Return the data of a stored model with what their plan said of prices and of storing K."""
+    return problem.at_price(plan.pricing).storing(plan.conditioning.storage)
+
+
+def unpacked_plan(header: Mapping[str, Any]) -> Plan:
+    """Return the plan of a fit; version 0.1 kept less of it."""
+    if "stages" in header:
+        return unpacked(Plan, header)
+    method, n = Method(header["method"]), int(header["rows"])
+    done = Stage(
+        n, method, Storage.RECOMPUTED, Precision.AUTO, 1.0, 0.0, int(header["expected_bytes"]), header["reason"]
+    )
+    return replace(
+        UNPLANNED,
+        rows=n,
+        features=int(header["features"]),
+        device=header["device"],
+        backend="unknown",
+        memory=int(header["budget_bytes"]),
+        conditioning=done,
+    )
+
+
 def _json(value: Any) -> Any:
     if isinstance(value, Status):
         return value.name
@@ -125,6 +151,8 @@ def _parsed(kind: Any, value: Any) -> Any:
         return Status[value]
     if kind is torch.dtype:
         return PRECISIONS[value]
+    if isinstance(kind, UnionType):  # None was left out
+        return _parsed(next(part for part in get_args(kind) if part is not NoneType), value)
     if get_origin(kind) is tuple:
         return tuple(_parsed(get_args(kind)[0], item) for item in value)
     if is_dataclass(kind):

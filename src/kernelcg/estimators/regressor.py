@@ -24,8 +24,8 @@ from kernelcg.estimators.settings import (
     check_options,
     first_process,
     generator_from,
-    planned,
-    planned_together,
+    learned_count,
+    planned_fit,
     require_range,
 )
 from kernelcg.events import EventKind, Listener
@@ -40,6 +40,8 @@ from kernelcg.inference.gaussian.objective import Objective
 from kernelcg.inference.gaussian.posterior import Posterior, Prediction
 from kernelcg.inference.gaussian.sampling import draws
 from kernelcg.inference.learning.learn import Learned, learn
+from kernelcg.planning import Method, Plan, Pricing
+from kernelcg.planning.planner import Workload
 from kernelcg.randomness import child
 from kernelcg.solvers import Stopping
 
@@ -144,12 +146,22 @@ class GPRegressor(GaussianEstimator):
 
     # learning
 
+    def plan(self, X: Any, y: Any, noise_variance: Any = None) -> Plan:
+        """Return what `fit` would do with these data, how long it should take and how much memory, without doing it.
+
+        ``fit(X, y, plan=plan)`` carries it out: the same plan gives the same numbers.
+        """
+        check_options(self.get_params(deep=False))
+        with self._leaving_no_trace():
+            return self._prepared(X, y, noise_variance, None)[2]
+
     def fit(
         self,
         X: Any,
         y: Any,
         noise_variance: Any = None,
         *,
+        plan: Plan | None = None,
         callback: Listener | None = None,
         resume: Resumable = None,
     ) -> Self:
@@ -161,6 +173,7 @@ class GPRegressor(GaussianEstimator):
         y : (n,) or (n, c); the columns share kernel and noise and are solved for together
         noise_variance : (n,) known variances of the observations, in the units of y²; they are added to the learned
             noise (which may be fixed at a small value)
+        plan : one that `plan` made, or that an earlier fit to these data had, to be carried out again
         callback : told of every event (see `kernelcg.events`); where it returns True, learning ends and the best
             hyperparameters so far are kept
         resume : the state that came with a step of an earlier fit to the same data, or the path of a file that
@@ -168,17 +181,28 @@ class GPRegressor(GaussianEstimator):
         """
         check_options(self.get_params(deep=False))
         with self._fitting(callback, resume) as session:
-            X, y, noise_variance = without_missing(X, y, noise_variance, self.missing)
-            X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
-            known = checked_noise_variance(noise_variance, len(X))
-            self._y_shape = y.shape[1:]
-            Y = y.reshape(len(y), -1).astype(np.float64)
-            self.y_mean_, self.y_scale_ = scaling(Y, self.normalize_y, common=known is not None)
-            problem = self._problem(X, Y, known)
-            self.plan_ = planned(problem, self.method, self.probes + problem.Y.shape[1] + problem.H.shape[1])
-            gp = first_process(self.kernel, self.noise, problem.X, problem.Y)
-            self._learn_and_condition(problem, gp, self.optimizer, session)
+            problem, gp, plan = self._prepared(X, y, noise_variance, plan, session.pricing)
+            self._learn_and_condition(problem, gp, self.optimizer, plan, session)
         return self
+
+    def _prepared(
+        self, X: Any, y: Any, noise_variance: Any, plan: Plan | None, pricing: Pricing | None = None
+    ) -> tuple[Regression, GaussianProcess, Plan]:
+        """Return the checked data, the process from which learning starts, and the plan."""
+        X, y, noise_variance = without_missing(X, y, noise_variance, self.missing)
+        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        known = checked_noise_variance(noise_variance, len(X))
+        self._y_shape = y.shape[1:]
+        Y = y.reshape(len(y), -1).astype(np.float64)
+        self.y_mean_, self.y_scale_ = scaling(Y, self.normalize_y, common=known is not None)
+        problem = self._problem(X, Y, known, plan)
+        gp = first_process(self.kernel, self.noise, problem.X, problem.Y)
+        problem, made = self._planned(problem, gp.kernel, self._workload(problem, gp), self.probes, plan, pricing)
+        return problem, gp, made
+
+    def _workload(self, problem: Regression, gp: GaussianProcess) -> Workload:
+        count = learned_count(gp, self.optimizer is not None)
+        return problem.workload(parameters=count, in_stages=self.optimizer == "lbfgs")
 
     def update(
         self,
@@ -202,7 +226,7 @@ class GPRegressor(GaussianEstimator):
         if known is not None and np.ptp(self.y_scale_) > 0:
             raise ValueError("noise_variance of several outputs in different units must be given to fit already")
         more = self._problem(X, y.reshape(len(y), -1).astype(np.float64), known)
-        plan = planned_together(self.posterior_.problem, more, self.method, self.probes)
+        plan = self._plan_with(more, learn)
         with self._fitting(callback) as session:
             posterior = updated(
                 self._posterior(),
@@ -214,11 +238,10 @@ class GPRegressor(GaussianEstimator):
                 generator=generator_from(self.random_state),
                 callback=session.onlooker,
             )
-            self.plan_ = plan
             if learn:
-                self._learn_and_condition(posterior.problem, posterior.gp, self.optimizer or "lbfgs", session)
+                self._learn_and_condition(posterior.problem, posterior.gp, self.optimizer or "lbfgs", plan, session)
             else:
-                self._keep(posterior, self.learning_, session)
+                self._keep(posterior, self.learning_, plan, plan, session)
                 self._warn_of_fit(None, session, stacklevel=3)
         return self
 
@@ -237,10 +260,11 @@ class GPRegressor(GaussianEstimator):
         if here and not eval_gradient:
             return self.log_marginal_likelihood_value_
         posterior = self._posterior()
-        objective = self._objective(posterior.problem)
-        method = "direct" if isinstance(posterior.bound, Exact) else self.method
-        numerics = replace(objective.numerics, stopping=Stopping(rtol=self.rtol))
-        objective = replace(objective, method=method, numerics=numerics)
+        method = Method.DIRECT if isinstance(posterior.bound, Exact) else Method.ITERATIVE
+        work = posterior.problem.workload(in_stages=False)
+        plan = planned_fit(self, posterior.problem, work, self.probes, method=method)
+        objective = self._objective(posterior.problem, plan)
+        objective = replace(objective, numerics=replace(objective.numerics, stopping=Stopping(rtol=self.rtol)))
         estimate, _ = objective(gp if here else gp.with_log_parameters(given), value=not here)
         self._warn_of(estimate.status, "the log marginal likelihood")
         value = self.log_marginal_likelihood_value_ if here else estimate.value
@@ -322,30 +346,37 @@ class GPRegressor(GaussianEstimator):
 
     # steps of a fit
 
-    def _problem(self, X: Floats, Y: Floats, known: Floats | None) -> Regression:
+    def _problem(self, X: Floats, Y: Floats, known: Floats | None, plan: Plan | None = None) -> Regression:
         Y, remedy = (Y - self.y_mean_) / self.y_scale_, "use normalize_y=True, or other units of y"
         require_magnitude(Y, "y", remedy, least=1 / LARGEST_VARIANCE, most=LARGEST_VARIANCE)
         if known is not None:
             known = known / self.y_scale_[0] / self.y_scale_[0]
             remedy = "it is in the units of y²; leave out observations that say nothing"
             require_magnitude(known, "noise_variance, relative to the variance of y,", remedy, most=LARGEST_VARIANCE)
-        return self._regression(X, Y, known, self.mean)
+        return self._regression(X, Y, known, self.mean, plan)
 
-    def _objective(self, problem: Regression) -> Objective:
+    def _plan_with(self, more: Regression, learns: bool) -> Plan:
+        """Return the plan for the present data and further ones, learned from again or only conditioned on."""
+        old = self.posterior_.problem
+        count = learned_count(self.posterior_.gp, learns)
+        work = replace(old.workload(parameters=count), rows=len(old) + len(more))
+        return planned_fit(self, old, work, self.probes)
+
+    def _objective(self, problem: Regression, plan: Plan) -> Objective:
         seed = generator_from(self.random_state).initial_seed()
         stochastic = self.optimizer in ("adagrad", "adam")
         numerics = Numerics(self.probes, preconditioner=self.preconditioner, seed=seed, rademacher=stochastic)
-        return Objective(problem, method=self.method, numerics=numerics)
+        return Objective(problem, numerics=numerics, plan=plan)
 
     def _learn_and_condition(
-        self, problem: Regression, gp: GaussianProcess, optimizer: str | None, session: Session
+        self, problem: Regression, gp: GaussianProcess, optimizer: str | None, plan: Plan, session: Session
     ) -> None:
-        session.tell(EventKind.PLAN, self.plan_)
+        session.tell(EventKind.PLAN, plan)
         require_range(gp.kernel, problem)
         generator = generator_from(self.random_state)
         with session.learning() as callback:
             learned = (unlearned(problem, gp) if optimizer and session.resume is None else None) or learn(
-                self._objective(problem),
+                self._objective(problem, plan),
                 gp,
                 optimizer=optimizer,
                 max_steps=self.max_iter if self.max_iter is not None else STEPS.get(optimizer or "", 0),
@@ -355,10 +386,12 @@ class GPRegressor(GaussianEstimator):
                 callback=callback,
                 resume=session.resume,
             )
-        self._keep(self._conditioned(problem, learned.gp, generator, session), learned, session)
+        done = learned.revised(plan)
+        self._keep(self._conditioned(problem, learned.gp, done, generator, session), learned, plan, done, session)
         self._warn_of_fit(gp, session, stacklevel=4)
 
-    def _keep(self, posterior: Posterior, learned: Learned, session: Session) -> None:
+    def _keep(self, posterior: Posterior, learned: Learned, plan: Plan, done: Plan, session: Session) -> None:
+        """Make attributes of what a fit found; ``done`` is what learning made of the plan."""
         seed = generator_from(self.random_state).initial_seed()
         self.posterior_, self.learning_ = posterior, learned
         self.kernel_, self.noise_ = posterior.gp.kernel, posterior.gp.noise.variance.item()
@@ -367,6 +400,7 @@ class GPRegressor(GaussianEstimator):
         self.log_marginal_likelihood_value_ = self.certificate_.log_marginal_likelihood
         self.report_ = posterior.report
         self.n_iter_ = max(len(learned.steps), 1)
+        self.plan_ = session.outcome(plan, done, learned)
         session.tell(EventKind.END, self.certificate_)
 
     # units

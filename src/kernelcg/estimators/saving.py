@@ -17,9 +17,9 @@ from kernelcg.estimators.generalized import GPGeneralizedRegressor
 from kernelcg.estimators.kernel_ridge import KernelRidge
 from kernelcg.estimators.laplace_estimator import LaplaceEstimator
 from kernelcg.estimators.laplace_saving import latent_contents, latent_restored
-from kernelcg.estimators.record_json import packed, parameters, unpacked, usable_device
+from kernelcg.estimators.record_json import as_planned, packed, parameters, unpacked, unpacked_plan, usable_device
 from kernelcg.estimators.regressor import GPRegressor
-from kernelcg.estimators.settings import Plan, chosen_backend, chosen_precision
+from kernelcg.estimators.settings import chosen_backend, chosen_precision
 from kernelcg.estimators.sklearn_kernels import OneFeature
 from kernelcg.inference.bounds.certificate import Certificate
 from kernelcg.inference.bounds.rounding import Certified, Rounding
@@ -129,7 +129,7 @@ def _contents(
         "learning": packed(estimator.learning_, leave_out=("gp",)),
         "certificate": packed(estimator.certificate_, tensors, "certificate"),
         "report": packed(posterior.report, tensors, "report", leave_out=("solution", "residual_norms")),
-        "data": packed(problem, tensors, "data", leave_out=("mean", "backend", "precision")),
+        "data": packed(problem, tensors, "data", leave_out=("mean", "backend", "precision", "pricing", "stored")),
         "drift": packed(problem.drift, tensors, "drift"),
         "weights": packed(posterior.weights, tensors, "weights"),
         "drift_weights": packed(posterior.drift_weights, tensors, "drift_weights"),
@@ -145,10 +145,10 @@ def _restored(
     own = OWN[type(estimator).__name__]
     device = usable_device(estimator)
     here = {name: value if name in own else value.to(device) for name, value in tensors.items()}
+    estimator.plan_ = unpacked_plan(header["plan"])
     posterior = _posterior(estimator, gp, header, here)
     estimator.posterior_ = posterior
     estimator.report_ = posterior.report
-    estimator.plan_ = unpacked(Plan, header["plan"])
     estimator.learning_ = unpacked(Learned, header["learning"], gp=posterior.gp)
     estimator.certificate_ = unpacked(Certificate, header["certificate"], here, "certificate")
     estimator.n_iter_ = max(len(estimator.learning_.steps), 1)
@@ -185,7 +185,7 @@ def _posterior(estimator: Any, gp: Any, header: Mapping[str, Any], tensors: Mapp
     """Return the process without factors and preconditioners."""
     if not isinstance(gp, GaussianProcess):
         raise TypeError(f"{type(gp).__name__} is not a Gaussian process")
-    problem = _problem(estimator, header["mean"], tensors)
+    problem = as_planned(_problem(estimator, header["mean"], tensors), estimator.plan_)
     weights = unpacked(Certified, header["weights"], tensors, "weights")
     drift_weights = unpacked(Certified, header["drift_weights"], tensors, "drift_weights")
     beta = tensors["beta"]

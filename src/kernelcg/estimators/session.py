@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -17,8 +18,10 @@ from torch import Tensor
 from kernelcg.errors import StopRequested
 from kernelcg.estimators.settings import logger
 from kernelcg.events import Chunk, Event, EventKind, Listener, informed, insisting, tell, time_limit, timed, together
+from kernelcg.inference.learning.learn import Learned
 from kernelcg.inference.learning.origin import data_digest
 from kernelcg.inference.learning.state import Step, TrainingState
+from kernelcg.planning import Plan, Pricing
 
 Resumable = TrainingState | str | os.PathLike[str] | None
 """What a fit can go on from: a state that came with an event of an earlier one, or the path of its file."""
@@ -74,6 +77,8 @@ class Session:
     interrupts: Interrupts
     max_seconds: float | None = None
     resume: TrainingState | None = None
+    resident: int | None = None
+    """Bytes that the process held when it began, where the system says."""
 
     @classmethod
     def of(
@@ -88,12 +93,20 @@ class Session:
             from kernelcg.estimators.training_files import load_state
 
             resume = load_state(resume)
-        return cls(began, timed(together(log_event, callback), began), Interrupts(), max_seconds, resume)
+        return cls(
+            began, timed(together(log_event, callback), began), Interrupts(), max_seconds, resume, resident_bytes()
+        )
 
     def about(self, problem: Any) -> "Session":
         """Return the session of one of several models, which goes on from the state if that is of its data."""
         fits = self.resume is not None and self.resume.origin.data == data_digest(problem)
         return self if fits else replace(self, resume=None)
+
+    @property
+    def pricing(self) -> Pricing | None:
+        """Return what the choices of an earlier fit went by, if this one goes on from it."""
+        earlier = None if self.resume is None else self.resume.origin.plan
+        return None if earlier is None else earlier.pricing
 
     @property
     def onlooker(self) -> Listener | None:
@@ -104,12 +117,35 @@ class Session:
         """Tell of something that happens now."""
         tell(self.callback, kind, payload, self.began)
 
+    def outcome(self, plan: Plan, done: Plan, learned: Learned) -> Plan:
+        """Return the plan with what happened beside it; ``done`` is what learning made of it."""
+        peak = peak_bytes()
+        grown = None if self.resident is None or peak is None else max(peak - self.resident, 0)
+        return plan.after(done, time.perf_counter() - self.began, learned.evaluations, grown)
+
     @contextmanager
     def learning(self) -> Iterator[Listener | None]:
         """Give the listener for learning, which the user may interrupt while this lasts and which the time may end."""
         limit = time_limit(self.max_seconds, self.began)
         with self.interrupts.heard():
             yield together(self.callback, self.interrupts.listen, limit)
+
+
+def resident_bytes() -> int | None:
+    """Return the memory that this process holds, where the system says."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None
+
+
+def peak_bytes() -> int | None:
+    """Return the most memory that this process ever held, where the system says."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    except (OSError, ValueError, StopIteration):
+        return None
 
 
 def predicting(callback: Listener | None) -> Listener | None:

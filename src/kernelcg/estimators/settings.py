@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -16,17 +15,17 @@ from torch import Generator
 from kernelcg import backends
 from kernelcg.arguments import positive
 from kernelcg.backends import Backend
-from kernelcg.backends.memory import require_memory
 from kernelcg.estimators.data import require_magnitude
 from kernelcg.estimators.sklearn_kernels import converted
-from kernelcg.inference.bounds.lower_bound import affordable_rank
 from kernelcg.inference.gaussian.drift import DRIFTS, central_spread_of, spread_of
 from kernelcg.inference.gaussian.model import GaussianProcess, Noise, Regression
-from kernelcg.inference.gaussian.objective import FACTORS, METHODS, chosen_method
+from kernelcg.inference.laplace.latent_model import Observations
 from kernelcg.inference.learning.learn import OPTIMIZERS
 from kernelcg.kernels import Kernel, Matern
+from kernelcg.parameters import Parametric
+from kernelcg.planning.plan import Method, Plan, Precision, method_named
+from kernelcg.planning.planner import Options, Resources, Workload, planned
 from kernelcg.preconditioners import Preconditioner, available
-from kernelcg.preconditioners.base import FACTORS_AT_ONCE
 from kernelcg.randomness import seeded
 
 logger = logging.getLogger("kernelcg")
@@ -37,10 +36,7 @@ STEPS = {"lbfgs": 100, "adagrad": 50, "adam": 100}
 START_NOISE = 0.1
 """Noise variance from which learning starts, relative to the variance of y or that of the kernel, if less."""
 
-PRECISIONS = {"auto": None, None: None, "float32": torch.float32, "float64": torch.float64}
-
-BLOCKS = 40
-"""Blocks of n numbers a column that learning holds at once: solutions, directions, residuals and their copies."""
+PRECISIONS = {"auto": None, "float32": torch.float32, "float64": torch.float64}
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -63,7 +59,7 @@ def _number(value: Any) -> bool:
 
 
 OPTIONS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "method": (lambda v: isinstance(v, str) and v in METHODS, f"one of {', '.join(METHODS)}"),
+    "method": (lambda v: isinstance(v, str) and v in tuple(Method), f"one of {', '.join(Method)}"),
     "optimizer": (
         lambda v: v is None or (isinstance(v, str) and v in OPTIMIZERS),
         f"one of {', '.join(OPTIMIZERS)} or None",
@@ -87,47 +83,38 @@ OPTIONS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 """What a parameter of a constructor may be, and the same in words."""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What a fit is going to do, and how much memory it may take; made before it starts."""
-
-    rows: int
-    features: int
-    method: str
-    reason: str
-    device: str
-    expected_bytes: int
-    budget_bytes: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.rows} rows, {self.features} features on {self.device}: {self.method} ({self.reason}); about "
-            f"{self.expected_bytes / 1e6:.3g} MB of {self.budget_bytes / 1e6:.3g} MB"
-        )
-
-
-def planned(problem: Regression, method: str, columns: int) -> Plan:
-    """Return the plan for these data; raise `MemoryBudgetExceeded` if not even the leanest way fits the budget."""
-    n, d = problem.X.shape
-    chosen, reason = chosen_method(problem, method)
-    budget = problem.points.budget()
-    data = 8 * n * (3 * d + 2 * problem.Y.shape[1])
-    if chosen == "direct":
-        expected = data + FACTORS * 8 * n * n
-    else:
-        expected = data + BLOCKS * 8 * n * columns
-        rank = affordable_rank(n, max(budget - expected, 0))
-        expected += FACTORS_AT_ONCE * 8 * n * rank
-    leaner = " (the iterative one stores no matrix)" if chosen == "direct" else ""
-    require_memory(expected, budget, f"fitting {n} rows by the {chosen} method{leaner}")
-    return Plan(n, d, chosen, reason, problem.X.device.type, expected, budget)
+def planned_fit(
+    estimator: Any,
+    problem: Regression | Observations,
+    work: Workload,
+    probes: int,
+    method: Method | None = None,
+) -> Plan:
+    """Return the plan of a fit; raise `MemoryBudgetExceeded` if nothing that is allowed fits the memory."""
+    recipe = estimator.preconditioner
+    options = Options(
+        method or method_named(estimator.method),
+        Precision(name_of_precision(estimator.dtype)),
+        "none" if recipe is None else recipe if isinstance(recipe, str) else recipe.name(),
+        probes,
+        generator_from(estimator.random_state).initial_seed(),
+    )
+    return planned(work, options, Resources.of(problem.backend, problem.X.device, problem.pricing))
 
 
-def planned_together(old: Regression, more: Regression, method: str, probes: int) -> Plan:
-    """Return the plan for the data of a model and further ones."""
-    X, Y = torch.cat([old.X, more.X]), torch.cat([old.Y, more.Y])
-    sizes = replace(more, X=X, Y=Y, noise_variance=None, mean="zero")
-    return planned(sizes, method, probes + Y.shape[1] + old.H.shape[1])
+def require_same_work(plan: Plan, work: Workload, seed: int) -> None:
+    """Raise unless a plan was made for data of this size, this kind of fit and this seed."""
+    planned_for = (plan.rows, plan.features, plan.columns, plan.values, plan.family, bool(plan.stages), plan.seed)
+    wanted = (work.rows, work.features, work.columns, work.values, work.family, work.parameters > 0, seed)
+    names = ("rows", "features", "right-hand sides", "latent values a row", "family", "learning", "seed")
+    for name, there, here in zip(names, planned_for, wanted, strict=True):
+        if there != here:
+            raise ValueError(f"the plan was made for another fit: its {name} is {there}, not {here}; make a new one")
+
+
+def learned_count(gp: Parametric, learns: bool) -> int:
+    """Return how many hyperparameters are learned."""
+    return sum(not one.fixed for one in gp.restrictions()) if learns else 0
 
 
 def require_range(kernel: Kernel, problem: Regression) -> None:
@@ -154,12 +141,20 @@ def chosen_backend(memory: int | str | None, n_jobs: int | None, device: torch.d
     return backends.default(memory, None if n_jobs is None else effective_n_jobs(n_jobs), device.type)
 
 
-def chosen_precision(dtype: str | None) -> torch.dtype | None:
-    """Return the precision of products; None leaves it to the noise level."""
+def name_of_precision(dtype: Any) -> str:
+    """Return "auto", "float32" or "float64" for whatever NumPy takes for a type; None means "auto"."""
     try:
-        return PRECISIONS[dtype if dtype in (None, "auto") else np.dtype(dtype).name]
-    except (TypeError, KeyError):
-        raise ValueError(f"dtype must be 'auto', 'float32' or 'float64', not {dtype!r}") from None
+        name = "auto" if dtype in (None, "auto") else str(np.dtype(dtype).name)
+    except TypeError:
+        name = ""
+    if name not in PRECISIONS:
+        raise ValueError(f"dtype must be 'auto', 'float32' or 'float64', not {dtype!r}")
+    return name
+
+
+def chosen_precision(dtype: Any) -> torch.dtype | None:
+    """Return the precision of products; None leaves it to the noise level."""
+    return PRECISIONS[name_of_precision(dtype)]
 
 
 def generator_from(random_state: Any) -> Generator:

@@ -5,6 +5,7 @@ import os
 import types
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from enum import StrEnum
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import torch
@@ -17,7 +18,10 @@ from kernelcg.inference.learning.lbfgs import Ascent, Curvature, Point
 from kernelcg.inference.learning.origin import Origin
 from kernelcg.inference.learning.state import StagedState, Step, StochasticState, TrainingState
 from kernelcg.planning import Kept
+from kernelcg.planning.costs import KernelPrice, Pricing
 from kernelcg.planning.growing_factor import Construction
+from kernelcg.planning.plan import Outcome, Plan, Stage
+from kernelcg.planning.profile import PairSeconds, Profile
 
 KIND = "TrainingState"
 
@@ -29,6 +33,7 @@ RECORDS: Mapping[str, type] = {
     for cls in (
         *(TrainingState, Origin, Step, StagedState, StochasticState, Ascent, Point, Curvature),
         *(Trail, LaplaceTrail, Probes, Kept, Construction),
+        *(Plan, Stage, Outcome, Pricing, KernelPrice, Profile, PairSeconds),
     )
 }
 """The classes that a file may name."""
@@ -110,7 +115,7 @@ def _decoded(value: Any, tensors: Mapping[str, Tensor]) -> Any:
         case {"record": str(name), "fields": dict(described)}:
             cls = RECORDS[name]
             hints = get_type_hints(cls)
-            own = {key: _decoded(part, tensors) for key, part in described.items()}
+            own = {key: _named(hints[key], _decoded(part, tensors)) for key, part in described.items()}
             for key, part in own.items():
                 if not _fits(hints[key], part):
                     raise _malformed(f"{name}.{key} is {part!r:.60}")
@@ -118,6 +123,11 @@ def _decoded(value: Any, tensors: Mapping[str, Tensor]) -> Any:
         case None | bool() | int() | float() | str():
             return value
     raise _malformed(f"{value!r:.60} is not a value")
+
+
+def _named(hint: Any, value: Any) -> Any:
+    """Return a value as a member of the enumeration that a field declares, if it declares one."""
+    return hint(value) if isinstance(hint, type) and issubclass(hint, StrEnum) else value
 
 
 def _fits(hint: Any, value: Any) -> bool:
@@ -134,6 +144,8 @@ def _fits(hint: Any, value: Any) -> bool:
         return isinstance(value, kind)
     if hint is None or hint is type(None):
         return value is None
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return isinstance(value, hint)
     if hint in (int, bool, str):
         return type(value) is hint
     if hint is float:

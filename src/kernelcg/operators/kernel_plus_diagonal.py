@@ -13,7 +13,7 @@ from kernelcg.backends.memory import require_memory
 from kernelcg.kernels import Kernel
 from kernelcg.operators.base import LinearOperator
 
-ROWS_AT_ONCE = 4096
+ROWS_AT_ONCE = 512
 
 
 @dataclass(frozen=True, eq=False)

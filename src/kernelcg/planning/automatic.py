@@ -1,4 +1,4 @@
-"""The automatic choice of a preconditioner: short trials, measured costs, and a way out when it was wrong."""
+"""The automatic choice of a preconditioner: short trials, costs of this machine, and a way out when it was wrong."""
 
 import math
 import time
@@ -8,14 +8,15 @@ from dataclasses import replace
 import torch
 from torch import Generator, Tensor
 
+from kernelcg.backends.memory import FOR_PRECONDITIONER
 from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.events import Event, Listener
 from kernelcg.operators import ConstantInvertible, KernelPlusDiagonal
-from kernelcg.planning.costs import Costs, best_of, measured
+from kernelcg.planning.costs import Costs
 from kernelcg.planning.forecast import Forecast
 from kernelcg.planning.growing_factor import Construction, first_factor
 from kernelcg.planning.options import Automatic, Option, named
-from kernelcg.planning.pilot import Pilot, Trial, pilot
+from kernelcg.planning.pilot import Pilot, pilot
 from kernelcg.preconditioners.base import FACTORS_AT_ONCE
 from kernelcg.preconditioners.low_rank_remainder import NUMBERS_PER_NEIGHBOUR, LowRankAndRemainder
 from kernelcg.randomness import child
@@ -26,9 +27,6 @@ TRIAL = 3
 
 PILOT_SECONDS = 0.05
 """What it takes to solve on a few hundred points: worth it where iterations are dearer."""
-
-STRIP = 32
-"""Part of the rows of A on which a product is timed; by symmetry the whole costs half as much a row."""
 
 FIRST_RANK = 64
 
@@ -60,9 +58,9 @@ class Search:
         callback: Listener | None,
         generator: Generator,
         numbers: float,
-        costs: Costs | None = None,
+        costs: Costs,
     ):
-        self.given = costs
+        self.costs = costs
         self.A, self.B, self.X, self.stopping, self.callback = A, B, start, stopping, callback
         self.generator, self.numbers = generator, numbers
         self.began = time.perf_counter()
@@ -76,8 +74,7 @@ class Search:
         usable = norms[(norms > 0) & norms.isfinite()]
         self.thresholds = torch.full_like(norms, 1.0)
         self.thresholds[(norms > 0) & norms.isfinite()] = (stopping.rtol * usable).clamp_min(stopping.atol) / usable
-        self.costs = Costs(len(A), B.shape[1], math.inf, math.inf, math.inf)
-        self.built: tuple[LowRankAndRemainder, ConstantInvertible, float, Construction] | None = None
+        self.built: tuple[LowRankAndRemainder, ConstantInvertible, Construction] | None = None
 
     def run(self) -> Automatic:
         """Choose, solve, and choose again until converged or nothing is left to try."""
@@ -89,8 +86,8 @@ class Search:
                 if self._finished() or (stronger := self._escalation(option, forecast)) is None:
                     break
                 option = stronger
-        prepared, P, seconds, how = self.built or (None, None, 0.0, None)
-        return Automatic(self._merged(), prepared, P, seconds, how)
+        prepared, P, how = self.built or (None, None, None)
+        return Automatic(self._merged(), prepared, P, how)
 
     # the steps
 
@@ -99,39 +96,23 @@ class Search:
 
         Where a product is dear, a pilot comes first: no part of A is harder than A.
         """
-        product = self._product_seconds()
-        if TRIAL * product > PILOT_SECONDS:
+        if TRIAL * self.costs.product > PILOT_SECONDS:
             tried = self._pilot()
             trial = tried.trial(self.low_rank.F, 0)
-            if trial.iterations * product > self._exploring(product):
+            if trial.iterations * self.costs.product > self._exploring():
                 return trial.expected(tried.ratio)
         forecast = self._forecast(0, 0)
 
         def exploring_is_cheaper() -> bool:
-            if forecast.iterations < TRIAL:
-                return False
-            return forecast.remaining_seconds() > self._exploring(forecast.seconds / forecast.iterations)
+            return forecast.iterations >= TRIAL and forecast.remaining_seconds() > self._exploring()
 
         option = Option("no preconditioner", 0, 0, math.nan, math.nan, "a trial")
         self._attempt(option, None, forecast, exploring_is_cheaper)
-        if self.given is None:
-            per_step = forecast.seconds / max(forecast.iterations, 1)
-            self.costs = replace(self._measured(per_step), product=per_step)
         return forecast.remaining()
 
-    def _product_seconds(self) -> float:
-        """Return the time of a product with A, from a strip of it."""
-        if self.given is not None:
-            return self.given.product
-        A, rows = self.A, max(len(self.A) // STRIP, 1)
-        if A.K.is_stored:
-            return best_of(1, lambda: A @ self.B)
-        seconds = best_of(2, lambda: A.K.cross(A.X[:rows], self.B, precision=A.precision))
-        return seconds * len(A) / rows / 2
-
-    def _exploring(self, product: float) -> float:
+    def _exploring(self) -> float:
         """Return the least that a preconditioned solve costs."""
-        return self._measured(product).low_rank(FIRST_RANK) + FEW * product
+        return self.costs.low_rank(FIRST_RANK) + FEW * self.costs.product
 
     def _choose_within_memory(self, remaining: float) -> Option:
         """Return what `_choose` says, or plain CG if looking for it does not fit the memory."""
@@ -195,7 +176,7 @@ class Search:
             prepared = self.low_rank.beside(option.rank, option.neighbours, self.generator)
             how = Construction(self.generator.initial_seed(), self.low_rank.ranks, option.rank, option.neighbours)
             P = prepared.factor(self.A.scale, self.A.diagonal)
-            self.built = (prepared, P, time.perf_counter() - self.idle_since, how)
+            self.built = (prepared, P, how)
             option = replace(option, what=named(self.low_rank.F[:, : option.rank].shape[1], option.neighbours))
         forecast = self._forecast(option.rank, option.neighbours)
         patience = 2 * option.iterations + 10
@@ -242,7 +223,7 @@ class Search:
         options = []
         for q, trial in found.items():
             growth = sum(growths) / len(growths) if q else trial.growth  # few iterations: one trial alone is noisy
-            expected, local = trial.expected(pilot.ratio, growth), self._local_seconds(trial, ranks[q], q)
+            expected, local = trial.expected(pilot.ratio, growth), self.costs.local(ranks[q], q) if q else 0.0
             why = f"{trial.iterations:.0f} iterations on {len(pilot.rows)} neighbouring points"
             options.append(self._priced(ranks[q], q, expected, local, why))
             if 2 * ranks[q] <= self._rank_limit(q):
@@ -264,7 +245,7 @@ class Search:
     def _rank_limit(self, neighbours: int = 0) -> int:
         """Return the largest rank, beside so many neighbours, that may be held and can be built; 0 if none."""
         n, local = len(self.A), neighbours + 1 if neighbours else 0
-        budget = self.A.memory_budget() / (8 * n) - NUMBERS_PER_NEIGHBOUR * local
+        budget = FOR_PRECONDITIONER * self.A.memory_budget() / (8 * n) - NUMBERS_PER_NEIGHBOUR * local
         held = max(self.numbers / n - 4 * local - 1, 0.0)  # F and Q, two small triangles, a diagonal
         held = held / (2 + min(held / n, 2.0))
         return int(max(min(held, budget / FACTORS_AT_ONCE, n), 0))
@@ -276,21 +257,7 @@ class Search:
     # bookkeeping
 
     def _forecast(self, rank: int, neighbours: int) -> Forecast:
-        given = None if self.given is None else self.given.iteration(rank, neighbours)
-        return Forecast(self.thresholds, TRIAL, given)
-
-    def _local_seconds(self, trial: Trial, rank: int, neighbours: int) -> float:
-        if neighbours == 0:
-            return 0.0
-        return trial.local_seconds if self.given is None else self.given.local(rank, neighbours)
-
-    def _measured(self, product: float) -> Costs:
-        """Measure this machine once, unless its costs were given."""
-        if self.given is not None:
-            self.costs = self.given
-        elif math.isinf(self.costs.product):
-            self.costs = measured(len(self.A), self.B.shape[1], product, self.A.X)
-        return self.costs
+        return Forecast(self.thresholds, TRIAL, self.costs.iteration(rank, neighbours))
 
     def _attempt(
         self,

@@ -1,20 +1,17 @@
-"""What things cost on this machine, in seconds, from a few measurements."""
+"""What things cost on a machine, in seconds, from its profile."""
 
 import math
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-MULTIPLY_SIZE = 256
+from kernelcg.planning.profile import TYPICAL, Profile
 
 EFFICIENCY = 0.6
-"""Speed of factorisations relative to a product of square matrices."""
+"""Speed of factorisations of tall matrices relative to a product of square ones."""
 
 NEIGHBOUR_SECONDS = 5e-8
-"""A first guess at one step down a k-d tree; a pilot replaces it."""
+"""One step down a k-d tree."""
 
 CHECKS = 1.2
 """Products of an iteration, with its share of the residuals recomputed in float64."""
@@ -22,15 +19,43 @@ CHECKS = 1.2
 VECTOR_PASSES = 60
 """Times that an iteration reads or writes a block of k columns."""
 
-ROWS_OF_PANEL = 2**16
+GRADIENT, OWN_GRADIENT = 2.0, 6.0
+"""Products, or evaluations of a formula of one's own, that a gradient in all hyperparameters costs."""
 
-TYPICAL_MULTIPLY_ADDS, TYPICAL_FLOPS, TYPICAL_BANDWIDTH, STEP_OF_PYTHON = 5e10, 8e10, 1.5e9, 1e-3
-"""Rates of two cores of a server: products with K, products of matrices, numbers read; overhead of a step, seconds."""
+
+@dataclass(frozen=True)
+class KernelPrice:
+    """What an entry of K costs: how many parts a backend fuses, and seconds of the other parts' own formulas.
+
+    The seconds are a power of two of what was measured, so that the same kernel has the same price next time.
+    """
+
+    fused: int = 1
+    seconds: float = 0.0
+
+    def entry(self, profile: Profile, d: int) -> float:
+        """Return the seconds of an entry that is handed out, in float64."""
+        return 2 * self.fused * profile.double(d, 0) + self.seconds
+
+    def product(self, profile: Profile, n: int, d: int, k: int, precision: torch.dtype = torch.float64) -> float:
+        """Return the seconds of a product of the n × n matrix with k columns."""
+        own = 0.5 * self.seconds + k / profile.multiply if self.seconds else 0.0
+        return n * n * (self.fused * profile.pair(precision)(d, k) + own)
+
+    def gradient(self, profile: Profile, n: int, d: int, k: int) -> float:
+        """Return the seconds of a gradient in all hyperparameters, from k pairs of columns."""
+        own = OWN_GRADIENT * 0.5 * self.seconds + k / profile.multiply if self.seconds else 0.0
+        return n * n * (self.fused * GRADIENT * profile.double(d, k) + own)
+
+
+def stored_product(profile: Profile, n: int, k: int) -> float:
+    """Return the seconds of a product with k columns of an n × n matrix that is stored."""
+    return n * n * max(1 / profile.stream, k / profile.multiply)
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Measured rates, and the time of everything that the automatic choice may do, for n rows and k columns."""
+    """The time of everything that the automatic choice may do, for n rows and k columns."""
 
     n: int
     k: int
@@ -63,32 +88,15 @@ class Costs:
         return 2 * entries + factorisation
 
 
-def counted(n: int, k: int, d: int, *, stored: bool = False) -> Costs:
-    """Return costs on a machine of typical speed, by counting operations: the same in every run.
+@dataclass(frozen=True)
+class Pricing:
+    """What choices by cost rest on: the rates of a machine and the price of a kernel. A part of the plan."""
 
-    A ``stored`` K is read from memory, not computed.
-    """
-    computed = ((d + 10) / 2 + k) / TYPICAL_MULTIPLY_ADDS
-    read = max(1 / TYPICAL_BANDWIDTH, k / TYPICAL_MULTIPLY_ADDS)
-    product = n * n * (read if stored else computed) + STEP_OF_PYTHON
-    return Costs(n, k, product, TYPICAL_FLOPS, TYPICAL_BANDWIDTH)
+    profile: Profile = TYPICAL
+    price: KernelPrice = KernelPrice()
 
-
-def measured(n: int, k: int, product: float, like: Tensor) -> Costs:
-    """Return costs from a product of square matrices and one of a tall one: a few milliseconds."""
-    square = torch.ones(MULTIPLY_SIZE, MULTIPLY_SIZE, dtype=torch.float64, device=like.device)
-    tall = torch.ones(min(n, ROWS_OF_PANEL), 64, dtype=torch.float64, device=like.device)
-    few = tall[:64, :1].expand(64, k).contiguous() if len(tall) >= 64 else tall[:1].T.expand(64, k).contiguous()
-    multiply = best_of(2, lambda: square @ square)
-    panel = best_of(2, lambda: tall @ few)
-    return Costs(n, k, product, 2 * MULTIPLY_SIZE**3 / multiply, tall.numel() / panel)
-
-
-def best_of(repeats: int, work: Callable[[], Tensor]) -> float:
-    """Return the least time of a piece of work."""
-    seconds = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        float(work()[0, 0])  # waits for a GPU
-        seconds.append(time.perf_counter() - began)
-    return min(seconds)
+    def costs(self, n: int, d: int, k: int, precision: torch.dtype, *, stored: bool = False) -> Costs:
+        """Return what the automatic choice goes by for n rows, d features and k columns, K ``stored`` or computed."""
+        profile = self.profile
+        product = stored_product(profile, n, k) if stored else self.price.product(profile, n, d, k, precision)
+        return Costs(n, k, product + profile.step, 2 * profile.multiply, profile.stream)

@@ -11,15 +11,14 @@ class Forecast:
     """Extrapolates the distance of the slowest column to its threshold.
 
     The logarithm of the best residual so far is taken to go on falling as it did over the second half of the
-    iterations; before ``patience`` iterations nothing is said. ``per_iteration`` is what one takes, in seconds, if that
-    is not to be measured.
+    iterations; before ``patience`` iterations nothing is said. ``per_iteration`` is what one takes, in seconds:
+    expected, not measured, so that what follows from it is the same in every run.
     """
 
-    def __init__(self, thresholds: Tensor, patience: int, per_iteration: float | None = None):
+    def __init__(self, thresholds: Tensor, patience: int, per_iteration: float):
         self.thresholds, self.patience = thresholds.cpu().clamp_min(1e-300), patience
         self.per_iteration = per_iteration
         self.distances: list[float] = []
-        self.seconds = 0.0
 
     def add(self, progress: Progress) -> None:
         """Take note of one iteration."""
@@ -27,7 +26,6 @@ class Forecast:
         ratio = float(ratios[ratios.isfinite()].max()) if bool(ratios.isfinite().any()) else 0.0
         distance = math.log(ratio) if ratio > 0 else -math.inf
         self.distances.append(min(distance, self.distances[-1]) if self.distances else distance)
-        self.seconds = progress.seconds if self.per_iteration is None else self.iterations * self.per_iteration
 
     @property
     def iterations(self) -> int:
@@ -44,4 +42,4 @@ class Forecast:
 
     def remaining_seconds(self) -> float:
         """Return the same in seconds."""
-        return self.remaining() * self.seconds / max(self.iterations, 1)
+        return self.remaining() * self.per_iteration

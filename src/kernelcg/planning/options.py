@@ -27,7 +27,6 @@ class Automatic:
     report: SolveReport
     prepared: LowRankAndRemainder | None
     preconditioner: ConstantInvertible | None
-    build_seconds: float
     how: Construction | None
     """How it was built."""
 

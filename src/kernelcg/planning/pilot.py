@@ -1,7 +1,6 @@
 """Try preconditioners on a few hundred neighbouring points before building one for all."""
 
 import math
-import time
 from dataclasses import dataclass
 
 import torch
@@ -32,12 +31,11 @@ ACCURACY = 1e-9
 
 @dataclass(frozen=True)
 class Trial:
-    """What a pilot found: its iterations, how they grow with the number of points, the cost of the local part."""
+    """What a pilot found: its iterations, and how they grow with the number of points."""
 
     iterations: float
     growth: float
     """Exponent: twice the points take 2^growth times the iterations."""
-    local_seconds: float
 
     def expected(self, ratio: float, growth: float | None = None) -> float:
         """Return the iterations of a system with ``ratio`` times the points."""
@@ -56,32 +54,27 @@ class Pilot:
     def trial(self, F: Tensor, neighbours: int) -> Trial:
         """Solve with the remainder S (K − F Fᵀ) S + D of the ball, preconditioned as the whole would be.
 
-        How much harder the ball is than its inner half, and how much longer it takes to build, says what the
-        whole will need.
+        How much harder the ball is than its inner half says what the whole will need.
         """
         inner = self.rows[: (len(self.rows) + 1) // 2]
-        half, half_seconds = self._solve(inner, F, neighbours)
-        full, seconds = self._solve(self.rows, F, neighbours)
+        half, full = (self._iterations(rows, F, neighbours) for rows in (inner, self.rows))
         growth = min(max(math.log2(full / half), 0.0), 1.0) * (DAMPED if F.shape[1] and not neighbours else 1.0)
-        per_point = max(seconds - half_seconds, 0.1 * seconds) / max(len(self.rows) - len(inner), 1)
-        return Trial(full, growth, per_point * len(self.A))
+        return Trial(full, growth)
 
     @property
     def ratio(self) -> float:
         """Return how many times larger the whole is."""
         return len(self.A) / len(self.rows)
 
-    def _solve(self, rows: Tensor, F: Tensor, neighbours: int) -> tuple[float, float]:
-        """Return the iterations on these rows and the seconds it took to build."""
+    def _iterations(self, rows: Tensor, F: Tensor, neighbours: int) -> float:
+        """Return the iterations that a solve on these rows takes."""
         part = restricted(self.A, rows)
         E = part.dense() - _outer(part, F[rows])
-        began = time.perf_counter()
         P = self._preconditioner(part, F[rows], neighbours)
-        seconds = time.perf_counter() - began
         b = normal(len(rows), 1, self.generator, like=E)
         report = solve(DenseMatrix(E), b, preconditioner=P, stopping=Stopping(ACCURACY, max_iterations=MAX_ITERATIONS))
         reached = math.log(min(max(float(report.relative_residuals[0]), 1e-16), 0.999))
-        return max(int(report.iterations[0]), 1) * math.log(self.rtol) / reached, seconds
+        return max(int(report.iterations[0]), 1) * math.log(self.rtol) / reached
 
     def _preconditioner(self, part: KernelPlusDiagonal, F: Tensor, neighbours: int) -> Invertible:
         if neighbours == 0:

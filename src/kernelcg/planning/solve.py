@@ -12,9 +12,11 @@ from kernelcg.arguments import matrix, memory_bytes
 from kernelcg.events import Listener
 from kernelcg.operators import Invertible, KernelPlusDiagonal
 from kernelcg.planning.automatic import Search
-from kernelcg.planning.costs import counted
+from kernelcg.planning.costs import Costs, Pricing
 from kernelcg.planning.growing_factor import Construction, constructed
+from kernelcg.planning.pricing import costs_of, pricing_of
 from kernelcg.preconditioners import Preconditioner, Prepared, recipe
+from kernelcg.preconditioners.low_rank_remainder import LowRankAndRemainder
 from kernelcg.randomness import seeded
 from kernelcg.solvers import Attempt, SolveReport, Status, Stopping
 from kernelcg.solvers import solve as solve_with
@@ -32,8 +34,8 @@ class Kept:
 
     prepared: Prepared | None
     build_seconds: float
-    per_iteration: float | None = None
-    """Seconds of an iteration if they are not to be measured."""
+    per_iteration: float
+    """Seconds of an iteration; like those of building it expected, not measured."""
     first_iterations: int | None = None
     excess_seconds: float = 0.0
     how: Construction | None = None
@@ -44,8 +46,7 @@ class Kept:
         steps = int(report.iterations.max())
         if self.first_iterations is None:
             return replace(self, first_iterations=steps)
-        each = report.seconds / max(steps, 1) if self.per_iteration is None else self.per_iteration
-        excess = max(steps - self.first_iterations, 0) * each
+        excess = max(steps - self.first_iterations, 0) * self.per_iteration
         return replace(self, excess_seconds=self.excess_seconds + excess)
 
     def lean(self) -> "Kept":
@@ -139,18 +140,18 @@ def solve_automatically(
     callback: Listener | None = None,
     generator: Generator | None = None,
     memory: int | str | None = None,
-    reproducible: bool = False,
+    pricing: Pricing | None = None,
 ) -> tuple[SolveReport, Kept]:
     """Solve with an automatic choice and return what was built, to be kept for the next system.
 
-    The choice goes by costs measured on this machine, or if it has to be ``reproducible`` by operations counted.
+    The choice goes by costs: those that ``pricing`` says, or by default those of this machine's stored profile.
     """
     if not isinstance(A, KernelPlusDiagonal):
         raise TypeError(f"an automatic choice needs a KernelPlusDiagonal, not {type(A).__name__}; name a recipe")
     held = memory_bytes(memory)
     numbers = math.inf if held is None else held // 8
     right = matrix(B, "B", finite=False).double()
-    costs = counted(len(A), right.shape[1], A.X.shape[1], stored=A.K.is_stored) if reproducible else None
+    costs = costs_of(pricing or pricing_of(A.kernel, A.X, A.backend), A, right.shape[1])
     search = Search(
         A,
         right,
@@ -162,12 +163,16 @@ def solve_automatically(
         costs=costs,
     )
     result = search.run()
-    if costs is None or result.prepared is None:
-        return result.report, Kept(result.prepared, result.build_seconds, how=result.how)
-    rank, neighbours = result.prepared.rank, result.prepared.neighbours
+    return result.report, kept_at(costs, result.prepared, result.how)
+
+
+def kept_at(costs: Costs, prepared: LowRankAndRemainder | None, how: Construction | None) -> Kept:
+    """Return the record of a preconditioner that was just made, at these costs."""
+    if prepared is None:
+        return Kept(None, 0.0, 0.0)
+    rank, neighbours = prepared.rank, prepared.neighbours
     build_seconds = costs.low_rank(rank) + costs.local(rank, neighbours)
-    per_iteration = costs.iteration(rank, neighbours)
-    return result.report, Kept(result.prepared, build_seconds, per_iteration, how=result.how)
+    return Kept(prepared, build_seconds, costs.iteration(rank, neighbours), how=how)
 
 
 def solve_reusing(
@@ -180,16 +185,16 @@ def solve_reusing(
     callback: Listener | None = None,
     generator: Generator | None = None,
     memory: int | str | None = None,
-    reproducible: bool = False,
+    pricing: Pricing | None = None,
 ) -> tuple[SolveReport, Kept]:
     """Solve one of a sequence of nearby systems, with the preconditioner of the last one while that pays.
 
     Only what depends on S and D is refactored; the pivots, the low-rank factor and the neighbours belong to the
     kernel they were made for. A solve that fails with a kept preconditioner goes on with a new one.
-    ``reproducible`` is as in `solve_automatically`.
+    ``pricing`` is as in `solve_automatically`.
     """
     if kept is None or kept.prepared is None or not kept.pays:
-        return solve_automatically(A, B, start, stopping, callback, generator, memory, reproducible)
+        return solve_automatically(A, B, start, stopping, callback, generator, memory, pricing)
     began = time.perf_counter()
     P = kept.prepared.factor(A.scale, A.diagonal)
     built = time.perf_counter() - began
@@ -199,7 +204,7 @@ def solve_reusing(
     if first.status in (Status.CONVERGED, Status.STOPPED, Status.TIME_LIMIT, Status.MAX_ITERATIONS):
         return first, kept.after(first)
     left = _less(stopping, first.seconds, int(first.iterations.max()))
-    second, fresh = solve_automatically(A, B, first.solution, left, callback, generator, memory, reproducible)
+    second, fresh = solve_automatically(A, B, first.solution, left, callback, generator, memory, pricing)
     report = replace(
         second,
         iterations=first.iterations + second.iterations,

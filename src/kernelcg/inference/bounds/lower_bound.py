@@ -8,18 +8,14 @@ import torch
 from torch import Generator, Tensor
 
 from kernelcg.backends import KernelMatrix
+from kernelcg.backends.memory import FOR_BOUND
 from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF, lengths_from_centre
 from kernelcg.operators import KernelPlusDiagonal
-from kernelcg.preconditioners.base import FACTORS_AT_ONCE
+from kernelcg.planning.ranks import bound_rank
 from kernelcg.preconditioners.low_rank_remainder import cholesky_with_jitter
 from kernelcg.preconditioners.partial_cholesky import extended, no_pivots, random_pivots
 from kernelcg.preconditioners.shapes import Diagonal, LowRankPlus
 from kernelcg.solvers import CholeskyFactor
-
-LEAST_RANK = 256
-
-RANK_WORK = 4e9
-"""n m² up to which more rank is cheap beside everything else."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +35,7 @@ class LowerBound:
     def of(cls, A: KernelPlusDiagonal, generator: Generator, rank: int | None = None) -> Self:
         """Return a bound with randomly pivoted rows U: as many as are cheap and fit the memory, at best all."""
         n, budget = len(A), A.memory_budget()
-        affordable = affordable_rank(n, budget)
+        affordable = bound_rank(n, FOR_BOUND * budget)
         rank = affordable if rank is None else min(rank, affordable)
         choose = random_pivots(generator)
         factor = extended(no_pivots(A.K), A.K, rank=rank, tolerance=1e-10, choose=choose)
@@ -99,12 +95,6 @@ def projected(K: KernelMatrix, pivots: Tensor) -> tuple[Tensor, Tensor]:
     L, _ = cholesky_with_jitter(K.block(U, U, precision=torch.float64), 0.0)  # jitter: still below K
     columns = K.block(None, U, precision=torch.float64)
     return torch.linalg.solve_triangular(L.mT, columns, upper=True, left=False), L
-
-
-def affordable_rank(n: int, budget: float) -> int:
-    """Return how many rows U are cheap beside everything else, and fit the budget."""
-    cheap = max(LEAST_RANK, math.isqrt(int(RANK_WORK / n)))
-    return min(cheap, n, max(int(budget / (8 * n * FACTORS_AT_ONCE)), 1))
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,6 @@ from torch import Generator, Tensor
 from kernelcg.events import Listener
 from kernelcg.inference.bounds.lower_bound import LowerBound
 from kernelcg.inference.gaussian.conditioning import condition
-from kernelcg.inference.gaussian.objective import chosen_method
 from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.preconditioners import Preconditioner
 from kernelcg.preconditioners.low_rank_remainder import DiagonalRemainder, LowRankAndRemainder, sparse_remainder
@@ -21,7 +20,7 @@ def updated(
     Y: Tensor,
     noise_variance: Tensor | None,
     *,
-    method: str = "auto",
+    method: str = "iterative",
     preconditioner: str | Preconditioner | None = "auto",
     generator: Generator,
     callback: Listener | None = None,
@@ -43,7 +42,7 @@ def updated(
     return condition(
         problem,
         posterior.gp,
-        method=chosen_method(problem, method)[0],
+        method=method,
         stopping=posterior.stopping,
         preconditioner=preconditioner,
         variance_tolerance=posterior.variance_tolerance,

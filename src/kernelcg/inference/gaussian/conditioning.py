@@ -15,16 +15,19 @@ from kernelcg.inference.bounds.lower_bound import Exact, LowerBound
 from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF, Certified, EnergyBound, Rounding, certified
 from kernelcg.inference.gaussian.likelihood_by_pcg import FATAL
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
-from kernelcg.inference.gaussian.objective import most_direct_rows
 from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.inference.learning.criterion_value import generalised_least_squares
 from kernelcg.operators import Invertible, KernelPlusDiagonal
 from kernelcg.planning import Kept
+from kernelcg.planning.plan import Storage
 from kernelcg.preconditioners import Preconditioner, Prepared, recipe
 from kernelcg.randomness import child
 from kernelcg.solvers import CholeskyFactor, SolveReport, Status, Stopping, solve
 
 REFINEMENTS = 3
+
+EIGENVALUE_ROWS = 2500
+"""Rows up to which all eigenvalues are computed where nothing else helps: they cost as much as 25 factorisations."""
 
 SATURATED = 1e-13
 """Residual relative to Y that no refinement can be asked for."""
@@ -57,14 +60,14 @@ def condition(
         raise ValueError(f"method must be 'direct' or 'iterative', not {method!r}")
     exact, B = problem.system(gp), torch.cat([problem.centred, problem.H], dim=1)
     if method == "direct":
-        solved = _directly(exact, B, stopping, callback)
+        solved = _directly(problem, exact, B, stopping, callback)
     else:
         A, source = problem.fast_system(gp), child(generator, "P")
-        solved = _iteratively(A, B, stopping, preconditioner, prepared, start, source, callback)
+        solved = _iteratively(problem, A, B, stopping, preconditioner, prepared, start, source, callback)
     if not bool(solved.report.solution.isfinite().all()):
         raise SolveFailed(f"conditioning on {len(problem)} observations failed: {solved.report}")
     if solved.report.status in FATAL:
-        few = len(problem) <= most_direct_rows(problem)
+        few = len(problem) <= EIGENVALUE_ROWS and 24 * len(problem) ** 2 <= problem.backend.budget()
         solved = replace(solved, report=_least_residual(exact, B, solved.report, eigenvalues=few))
     bound = solved.bound or LowerBound.of(exact, child(generator, "bound"))
     rounding = Rounding.of(exact)
@@ -74,7 +77,7 @@ def condition(
     beta, weights, report = _weights(problem, exact, solved, first, G, bound, rounding, stopping, callback)
     return Posterior(
         gp,
-        problem,
+        problem.storing(Storage.RECOMPUTED),  # predictions hold no n × n matrix
         problem.ordinary + beta,
         weights,
         drift_weights,
@@ -143,13 +146,15 @@ def _joined(first: SolveReport, second: SolveReport, note: str) -> SolveReport:
     )
 
 
-def _directly(A: KernelPlusDiagonal, B: Tensor, stopping: Stopping, callback: Listener | None) -> _Solved:
+def _directly(
+    problem: Regression, A: KernelPlusDiagonal, B: Tensor, stopping: Stopping, callback: Listener | None
+) -> _Solved:
     """Factorise A, or if rounding makes that impossible leave it to the iterative ladder, which says so."""
     began = time.perf_counter()
     try:
         factor = CholeskyFactor(A.dense())
     except LinAlgError:
-        return _Solved(planning.solve_automatically(A, B, None, stopping, callback, reproducible=True)[0])
+        return _Solved(planning.solve_automatically(A, B, None, stopping, callback, pricing=problem.pricing)[0])
     report = solve(A, B, preconditioner=factor, start=factor.solve(B), stopping=stopping, callback=callback)
     report = replace(report, method="direct", seconds=time.perf_counter() - began)
     return _Solved(report, factor, None, Exact(A, factor))
@@ -174,6 +179,7 @@ def _least_residual(A: KernelPlusDiagonal, B: Tensor, report: SolveReport, *, ei
 
 
 def _iteratively(
+    problem: Regression,
     A: KernelPlusDiagonal,
     B: Tensor,
     stopping: Stopping,
@@ -191,9 +197,9 @@ def _iteratively(
         if report.status is Status.CONVERGED:
             return _Solved(report, P)
         failed, start = report, report.solution
-    first = None if prepared is None else Kept(prepared, math.inf)
+    first = None if prepared is None else Kept(prepared, math.inf, 0.0)
     report, kept = planning.solve_reusing(
-        A, B, first, start=start, stopping=stopping, callback=callback, generator=generator, reproducible=True
+        A, B, first, start=start, stopping=stopping, callback=callback, generator=generator, pricing=problem.pricing
     )
     if failed is not None:
         name = "no preconditioner" if preconditioner is None else f"{preconditioner!r}"
@@ -204,7 +210,8 @@ def _iteratively(
             report, products=joined.products, columns=joined.columns, seconds=joined.seconds, tried=joined.tried
         )
     if any(attempt.what == "direct" for attempt in report.attempts):
-        direct = _directly(A.with_precision(torch.float64), B, stopping, callback)  # the factor serves all that follows
+        exact = A.with_precision(torch.float64)
+        direct = _directly(problem, exact, B, stopping, callback)  # the factor serves all that follows
         return replace(direct, report=report) if direct.P is not None else _Solved(report)
     P = None if kept.prepared is None else kept.prepared.factor(A.scale, A.diagonal)
     return _Solved(report, P, kept)

@@ -57,14 +57,14 @@ def iterative_cross_validation(
     R = rademacher(n, k, child(source, "probes"), like=problem.X)
     start = None if trail is None else trail.solutions
     B = torch.cat([problem.Y, R], dim=1)
-    report, kept, kept_at = solve_nearby(A, B, numerics, trail, theta, start=start, callback=callback)
+    report, kept, kept_at = solve_nearby(problem, A, B, numerics, trail, theta, start=start, callback=callback)
     a, U = report.solution.split([c, k], dim=1)
     squares, trace = float(a.square().sum()), float((R * U).sum()) / k
     if report.status in FATAL or not (squares > 0 and trace > 0):
         status = report.status if report.status in FATAL else Status.NOT_FINITE
         return impossible(len(theta), status), None
     trail = Trail(report.solution, kept, NO_PIVOTS, theta, probes=k, kept_at=kept_at)
-    further, _, _ = solve_nearby(A, a, numerics, trail, theta, start=None, callback=callback)
+    further, _, _ = solve_nearby(problem, A, a, numerics, trail, theta, start=None, callback=callback)
     left = torch.cat([n * c / squares * further.solution, -n * c / (k * trace) * U], dim=1)
     right = torch.cat([a, U], dim=1)
     by_kernel = A.with_precision(torch.float64).kernel_gradient(left, right).cpu()

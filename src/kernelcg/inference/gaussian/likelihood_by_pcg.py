@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 
 from kernelcg import planning
 from kernelcg.events import Listener
-from kernelcg.inference.bounds.lower_bound import LEAST_RANK, LowerBound
+from kernelcg.inference.bounds.lower_bound import LowerBound
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.learning.criterion_value import (
     CriterionValue,
@@ -21,6 +21,7 @@ from kernelcg.inference.learning.criterion_value import (
 )
 from kernelcg.operators import ConstantInvertible, KernelPlusDiagonal
 from kernelcg.planning import Kept
+from kernelcg.planning.ranks import LEAST_RANK
 from kernelcg.preconditioners import Preconditioner
 from kernelcg.preconditioners.low_rank_remainder import LowRankAndRemainder
 from kernelcg.randomness import child, rademacher, seeded
@@ -151,7 +152,7 @@ def iterative_estimate(
     near = trail is not None and float((theta - trail.chosen_at).abs().max()) <= NEARBY
     probes = _probes(problem, A, numerics, trail if near else None, None if value else LEAST_RANK)
     B, start = torch.cat([problem.centred, problem.H, probes.W], dim=1), None if trail is None else trail.solutions
-    report, kept, kept_at = solve_nearby(A, B, numerics, trail, theta, start=start, callback=callback)
+    report, kept, kept_at = solve_nearby(problem, A, B, numerics, trail, theta, start=start, callback=callback)
     if report.status in FATAL or not bool(report.solution.isfinite().all()):
         return impossible(len(theta), report.status), None
     pivots = probes.bound.pivots if probes.bound else trail.pivots if trail else NO_PIVOTS
@@ -215,6 +216,7 @@ def tolerable(A: KernelPlusDiagonal, B: Tensor, stopping: Stopping) -> Stopping:
 
 
 def solve_nearby(
+    problem: Regression,
     A: KernelPlusDiagonal,
     B: Tensor,
     numerics: Numerics,
@@ -232,7 +234,7 @@ def solve_nearby(
     if numerics.preconditioner == "auto":
         kept = None if trail is None else trail.kept
         report, after = planning.solve_reusing(
-            A, B, kept, start=start, stopping=stopping, callback=callback, generator=generator, reproducible=True
+            A, B, kept, start=start, stopping=stopping, callback=callback, generator=generator, pricing=problem.pricing
         )
         is_old = trail is not None and kept is not None and after.prepared is kept.prepared
         return report, after, trail.kept_at if trail is not None and is_old else theta

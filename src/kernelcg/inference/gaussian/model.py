@@ -1,5 +1,6 @@
 """A Gaussian process prior with noise, its drift, and the data it is conditioned on."""
 
+import copy
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
@@ -13,7 +14,9 @@ from kernelcg.inference.gaussian.drift import Drift, drift
 from kernelcg.kernels import Kernel
 from kernelcg.operators import KernelPlusDiagonal
 from kernelcg.parameters import Parametric
-from kernelcg.planning import product_dtype
+from kernelcg.planning import Pricing, product_dtype
+from kernelcg.planning.plan import Storage
+from kernelcg.planning.planner import Workload
 
 
 class Noise(Parametric):
@@ -46,6 +49,8 @@ class Regression:
     noise_variance : (n,) known part of the noise variance of each observation, beside the one that is learned
     mean : "zero", "constant" or "linear" drift
     precision : of the products in iterative work; None means float32 where its rounding stays below the noise
+    pricing : what choices by cost go by
+    stored : whether K is stored for the products of iterative work
     """
 
     X: Tensor
@@ -54,6 +59,8 @@ class Regression:
     mean: str = "zero"
     backend: Backend = field(default_factory=backends.default)
     precision: torch.dtype | None = None
+    pricing: Pricing = Pricing()
+    stored: bool = False
     points: Points = field(init=False)
     """X where the products run."""
     drift: Drift = field(init=False)
@@ -98,9 +105,29 @@ class Regression:
         return KernelPlusDiagonal(self.points.bind(gp.kernel.detached()), D)
 
     def fast_system(self, gp: GaussianProcess) -> KernelPlusDiagonal:
-        """Return A with products in the precision that was asked for, or that is safe."""
+        """Return A with products in the precision that was asked for, or that is safe; K is stored if that was said."""
         A = self.system(gp)
-        return A.with_precision(self.precision or product_dtype(A))
+        A = A.with_precision(self.precision or product_dtype(A))
+        return A.stored() if self.stored else A
+
+    def at_price(self, pricing: Pricing) -> Self:
+        """Return the problem with what its choices by cost go by."""
+        changed = copy.copy(self)  # the drift stays as it was fitted
+        object.__setattr__(changed, "pricing", pricing)
+        return changed
+
+    def storing(self, storage: Storage) -> Self:
+        """Return the problem with K stored for products of iterative work, or not."""
+        changed = copy.copy(self)
+        object.__setattr__(changed, "stored", storage is Storage.STORED)
+        return changed
+
+    def workload(self, *, parameters: int | None = None, in_stages: bool = True, exact_only: bool = False) -> Workload:
+        """Return what a plan has to know of it; None learned ``parameters`` stand for the usual number."""
+        n, d = self.X.shape
+        columns = self.Y.shape[1] + self.H.shape[1]
+        learned = d + 2 if parameters is None else parameters
+        return Workload(n, d, columns, parameters=learned, in_stages=in_stages, exact_only=exact_only)
 
     def subset(self, rows: Tensor) -> Self:
         """Return the problem on some of the rows."""

@@ -7,7 +7,6 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from kernelcg.backends.base import factorises_fast
 from kernelcg.events import Listener
 from kernelcg.inference.gaussian.cross_validation import iterative_cross_validation
 from kernelcg.inference.gaussian.likelihood_by_cholesky import CRITERIA, direct_estimate
@@ -15,42 +14,8 @@ from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics, Trail, itera
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.learning.criterion_value import CriterionValue
 from kernelcg.parameters import Parametric
-
-METHODS = ("auto", "direct", "iterative")
-
-DIRECT_ROWS, DIRECT_ROWS_ON_GPU = 2500, 25_000
-"""Rows up to which n³ costs about as much as the n² of some twenty products, and is exact. On an H200 an evaluation
-with 41,000 rows takes 6.8 s, and learning about as long as by iteration: the limit there is put below that."""
-
-FACTORS = 3
-"""Matrices of n² numbers that the direct method needs in the course of one evaluation."""
-
-
-def direct_rows(problem: Regression) -> int:
-    """Return the number of rows up to which the direct method costs less."""
-    return DIRECT_ROWS_ON_GPU if factorises_fast(problem.X.device) else DIRECT_ROWS
-
-
-def most_direct_rows(problem: Regression) -> int:
-    """Return the rows up to which what takes several times a factorisation is done, within the memory."""
-    return min(DIRECT_ROWS, math.isqrt(int(problem.points.budget() / (FACTORS * 8))))
-
-
-def chosen_method(problem: Regression, method: str = "auto") -> tuple[str, str]:
-    """Return "direct" or "iterative" and the reason: counted, not timed, so that the same data give the same."""
-    n, budget = len(problem), problem.points.budget()
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
-    if method != "auto":
-        return method, "as asked"
-    if n > direct_rows(problem):
-        return "iterative", f"{n} rows: products with K cost less than factorising it"
-    if FACTORS * 8 * n * n > budget:
-        return (
-            "iterative",
-            f"a factor of {8 * n * n / 1e6:.3g} MB, three times over, does not fit {budget / 1e6:.3g} MB",
-        )
-    return "direct", f"{n} rows: factorising K costs no more than iterating, and is exact"
+from kernelcg.planning.plan import UNPLANNED, Method, Plan, Stage, method_named
+from kernelcg.planning.planner import Options, Resources, planned
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,18 +32,27 @@ class Objective:
     numerics: Numerics = Numerics()
     learns_in_stages: bool = True
     """Whether learning begins with a part of the rows: a subset shows the way at a fraction of the cost."""
+    plan: Plan = UNPLANNED
+    """How each part of the rows is evaluated; if it is not given, it is made for these data, ``method`` and stages."""
 
     def __post_init__(self) -> None:
         if self.criterion not in CRITERIA:
             raise ValueError(f"the criterion must be one of {', '.join(CRITERIA)}, not {self.criterion!r}")
         if self.criterion != "marginal_likelihood" and self.problem.mean != "zero":
             raise ValueError(f"{self.criterion} is for kernel ridge regression: it takes mean='zero'")
-        chosen_method(self.problem, self.method)
+        if self.plan is UNPLANNED:
+            object.__setattr__(self, "plan", self._planned())
+        object.__setattr__(self, "problem", self.problem.storing(self.stage.storage))
+
+    @property
+    def stage(self) -> Stage:
+        """Return how these rows are evaluated."""
+        return self.plan.stage(len(self.problem))
 
     @property
     def is_direct(self) -> bool:
         """Whether it is exact, by Cholesky factorisation."""
-        return self.criterion == "loo" or chosen_method(self.problem, self.method)[0] == "direct"
+        return self.stage.method is Method.DIRECT
 
     @property
     def measures_noise(self) -> bool:
@@ -86,14 +60,22 @@ class Objective:
         return False
 
     @property
-    def rows_to_learn_from(self) -> int:
-        """Return how many rows learning ends with: all, but for leave-one-out those that can be factorised."""
-        n = len(self.problem)
-        return n if self.criterion != "loo" else min(n, most_direct_rows(self.problem))
+    def stage_rows(self) -> tuple[int, ...]:
+        """Return the rows of the parts on which it is learned, one after the other."""
+        return tuple(stage.rows for stage in self.plan.stages)
 
     def on(self, rows: Tensor) -> Self:
-        """Return the objective on some of the rows, by the method that suits so few."""
-        return replace(self, problem=self.problem.subset(rows), method="auto")
+        """Return the objective on some of the rows, by the method planned for so many."""
+        return replace(self, problem=self.problem.subset(rows))
+
+    @property
+    def patience(self) -> float:
+        """Return after how many evaluations by iteration exact ones are taken up."""
+        return math.inf if self.stage.patience is None else self.stage.patience
+
+    def directly(self, why: str) -> Self:
+        """Return the objective with exact evaluations from so many rows on, as far as the memory allows."""
+        return replace(self, plan=self.plan.revised(len(self.problem), why))
 
     def seeded(self, seed: int) -> Self:
         """Return the objective with other probes."""
@@ -122,6 +104,12 @@ class Objective:
         if self.criterion != "marginal_likelihood":
             return iterative_cross_validation(self.problem, gp, self.numerics, trail, callback)
         return iterative_estimate(self.problem, gp, self.numerics, trail, value=value, errors=errors, callback=callback)
+
+    def _planned(self) -> Plan:
+        problem, numerics = self.problem, self.numerics
+        work = problem.workload(in_stages=self.learns_in_stages, exact_only=self.criterion == "loo")
+        options = Options(method_named(self.method), probes=numerics.probes, seed=numerics.seed)
+        return planned(work, options, Resources.of(problem.backend, problem.X.device, problem.pricing))
 
 
 def log_prior(gp: Parametric) -> tuple[float, Tensor]:

@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from kernelcg import planning
 from kernelcg.arguments import matrix
-from kernelcg.backends.memory import require_memory
+from kernelcg.backends.memory import FOR_COLUMNS, require_memory
 from kernelcg.events import Chunk, EventKind, Listener, tell
 from kernelcg.inference.bounds.lower_bound import Exact, LowerBound
 from kernelcg.inference.bounds.rounding import (
@@ -269,15 +269,17 @@ class Posterior:
     ) -> SolveReport:
         """Return A⁻¹B and its record."""
         if self.P is None:
-            return planning.solve_automatically(self.A, B, start, stopping, callback, reproducible=True)[0]
+            return planning.solve_automatically(self.A, B, start, stopping, callback, pricing=self.problem.pricing)[0]
         first = self.P.solve(B) if start is None else start
         report = solve(self.A, B, preconditioner=self.P, start=first, stopping=stopping, callback=callback)
         if report.status is Status.CONVERGED:
             return report
-        return planning.solve_automatically(self.A, B, report.solution, stopping, callback, reproducible=True)[0]
+        return planning.solve_automatically(
+            self.A, B, report.solution, stopping, callback, pricing=self.problem.pricing
+        )[0]
 
     def _columns_at_once(self) -> int:
-        budget = self.problem.points.budget()
+        budget = int(FOR_COLUMNS * self.problem.points.budget())
         each = 8 * len(self.problem) * BLOCKS_AT_ONCE
         require_memory(each, budget, f"solving for one more column of {len(self.problem)} numbers")
         return int(min(budget // each, COLUMNS_AT_ONCE))

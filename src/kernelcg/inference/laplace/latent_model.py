@@ -15,9 +15,9 @@ from kernelcg.inference.laplace.expansion import ClassExpansion, Expansion, Scal
 from kernelcg.kernels import Kernel
 from kernelcg.likelihoods import ONE, Likelihood, Softmax
 from kernelcg.parameters import Parametric
-
-STORED_SHARE = 0.25
-"""Part of the memory that K may take to be stored."""
+from kernelcg.planning import Pricing
+from kernelcg.planning.plan import Family, Storage
+from kernelcg.planning.planner import Workload
 
 
 class LatentProcess(Parametric):
@@ -51,6 +51,8 @@ class Observations:
     mean : "zero", "constant" or "linear" drift of the latent process; "zero" for classes
     classes : C, for the softmax likelihood
     precision : of the products in iterative work; None means float32 where its rounding stays below the noise
+    pricing : what choices by cost go by
+    stored : whether K is stored for products
     """
 
     X: Tensor
@@ -60,6 +62,8 @@ class Observations:
     classes: int = 1
     backend: Backend = field(default_factory=backends.default)
     precision: torch.dtype | None = None
+    pricing: Pricing = Pricing()
+    stored: bool = False
     points: Points = field(init=False)
     """X where the products run."""
     bound: KernelMatrix | None = field(init=False, default=None)
@@ -96,14 +100,28 @@ class Observations:
         """Return the problem on some of the rows."""
         return replace(self, X=self.X[rows], y=self.y[rows], exposure=self.exposure[rows])
 
-    def with_kernel(self, kernel: Kernel | None) -> Self:
-        """Return the problem with K of this kernel bound, and stored if that takes little of the memory; None unbinds.
+    def at_price(self, pricing: Pricing) -> Self:
+        """Return the problem with what its choices by cost go by."""
+        changed = copy.copy(self)  # the drift stays as it was fitted
+        object.__setattr__(changed, "pricing", pricing)
+        return changed
 
-        One set of hyperparameters needs dozens of products, most of them with a single column.
-        """
+    def workload(self, *, parameters: int | None = None, in_stages: bool = True) -> Workload:
+        """Return what a plan has to know of it; None learned ``parameters`` stand for the usual number."""
+        n, d = self.X.shape
+        learned = d + 1 if parameters is None else parameters
+        return Workload(n, d, max(self.H.shape[1], 1), self.classes, Family.LAPLACE, learned, in_stages)
+
+    def storing(self, storage: Storage) -> Self:
+        """Return the problem with K stored for products, or not."""
+        changed = copy.copy(self)  # the drift stays as it was fitted
+        object.__setattr__(changed, "stored", storage is Storage.STORED)
+        return changed
+
+    def with_kernel(self, kernel: Kernel | None) -> Self:
+        """Return the problem with K of this kernel bound, and stored if that was said; None unbinds."""
         bound = None if kernel is None else self.points.bind(kernel)
-        if bound is not None and 8 * len(self) ** 2 <= STORED_SHARE * self.points.budget():
-            bound = bound.stored(torch.float64)
+        bound = bound.stored(torch.float64) if bound is not None and self.stored else bound
         changed = copy.copy(self)  # the drift stays as it was fitted
         object.__setattr__(changed, "bound", bound)
         return changed

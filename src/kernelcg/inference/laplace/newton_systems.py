@@ -8,14 +8,16 @@ from torch import Generator, Tensor
 
 from kernelcg import planning
 from kernelcg.backends import KernelMatrix
+from kernelcg.backends.memory import FOR_PRECONDITIONER
 from kernelcg.events import Listener
-from kernelcg.inference.bounds.lower_bound import LEAST_RANK, projected
+from kernelcg.inference.bounds.lower_bound import projected
 from kernelcg.inference.gaussian.likelihood_by_pcg import Probes
 from kernelcg.inference.laplace.expansion import ClassExpansion, Expansion, ScalarExpansion
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.inference.laplace.softmax_system import SoftmaxLowRank
 from kernelcg.operators import ConstantInvertible, Invertible, KernelPlusDiagonal, LinearOperator
 from kernelcg.planning import product_dtype
+from kernelcg.planning.ranks import LEAST_RANK
 from kernelcg.preconditioners import Preconditioner, Prepared, recipe
 from kernelcg.preconditioners.low_rank_remainder import DiagonalRemainder, LowRankAndRemainder, sparse_remainder
 from kernelcg.preconditioners.partial_cholesky import extended, no_pivots, random_pivots, weighted
@@ -182,7 +184,9 @@ class IterativeSystems(NewtonSystems):
         if report.status in RETRYABLE and isinstance(self.A, KernelPlusDiagonal) and self.preconditioner is not None:
             self._record(report)
             first = report.solution
-            report = planning.solve_automatically(self.A, B, first, stopping, self.callback, reproducible=True)[0]
+            report = planning.solve_automatically(
+                self.A, B, first, stopping, self.callback, pricing=self.problem.pricing
+            )[0]
         self._record(report)
         self.statuses.append(report.status)
         self.products += report.columns
@@ -264,7 +268,7 @@ class IterativeSystems(NewtonSystems):
         Where the likelihood is certain W is next to nothing, and K there does not matter. The rank m is such that n m²
         is ``work``.
         """
-        n, C, budget = len(self.problem), self.problem.classes, self.problem.points.budget()
+        n, C, budget = len(self.problem), self.problem.classes, FOR_PRECONDITIONER * self.problem.points.budget()
         held = min(budget / (32 * n), (budget / 32) ** 0.5 / C)
         least = LEAST_RANK if C == 1 else 1
         rank = min(max(least, int((work / n) ** 0.5)), max(n // 2, 1), max(int(held), 1))

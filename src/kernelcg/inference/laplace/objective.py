@@ -1,39 +1,18 @@
 """What is maximised when the likelihood is not Gaussian: Laplace's log marginal likelihood."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Self
 
 from torch import Tensor
 
-from kernelcg.backends.base import factorises_fast
 from kernelcg.events import Listener
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
-from kernelcg.inference.gaussian.objective import METHODS
 from kernelcg.inference.laplace.evidence import LaplaceTrail, laplace_estimate
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.inference.learning.criterion_value import CriterionValue
-
-DIRECT_VALUES, DIRECT_VALUES_ON_GPU = 1200, 15_000
-"""Latent values N up to which the N³ of some ten factorisations cost about as much as iterating, and are exact. On an
-H200 they take two thirds of the time at N = 13,500."""
-
-FACTORS = 5
-"""Matrices of N² numbers that the direct method needs in the course of one evaluation."""
-
-
-def chosen_laplace_method(problem: Observations, method: str = "auto") -> tuple[str, str]:
-    """Return "direct" or "iterative" and the reason: counted, not timed, so that the same data give the same."""
-    N, budget = problem.size, problem.points.budget()
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
-    if method != "auto":
-        return method, "as asked"
-    most = DIRECT_VALUES_ON_GPU if factorises_fast(problem.X.device) else DIRECT_VALUES
-    if most < N:
-        return "iterative", f"{N} latent values: products with K cost less than factorising"
-    if budget < FACTORS * 8 * N * N:
-        return "iterative", f"{FACTORS} matrices of {8 * N * N / 1e6:.3g} MB do not fit {budget / 1e6:.3g} MB"
-    return "direct", f"{N} latent values: factorising costs no more than iterating, and is exact"
+from kernelcg.planning.plan import UNPLANNED, Method, Plan, Stage, method_named
+from kernelcg.planning.planner import Options, Resources, planned
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,14 +24,23 @@ class LaplaceObjective:
     numerics: Numerics = Numerics()
     learns_in_stages: bool = True
     """Whether learning begins with a part of the rows: a subset shows the way at a fraction of the cost."""
+    plan: Plan = UNPLANNED
+    """As in `Objective`."""
 
     def __post_init__(self) -> None:
-        chosen_laplace_method(self.problem, self.method)
+        if self.plan is UNPLANNED:
+            object.__setattr__(self, "plan", self._planned())
+        object.__setattr__(self, "problem", self.problem.storing(self.stage.storage))
+
+    @property
+    def stage(self) -> Stage:
+        """Return how these rows are evaluated."""
+        return self.plan.stage(len(self.problem))
 
     @property
     def is_direct(self) -> bool:
         """Whether it is exact, by Cholesky factorisation."""
-        return chosen_laplace_method(self.problem, self.method)[0] == "direct"
+        return self.stage.method is Method.DIRECT
 
     @property
     def measures_noise(self) -> bool:
@@ -60,13 +48,22 @@ class LaplaceObjective:
         return not self.is_direct
 
     @property
-    def rows_to_learn_from(self) -> int:
-        """Return how many rows learning ends with: all."""
-        return len(self.problem)
+    def stage_rows(self) -> tuple[int, ...]:
+        """Return the rows of the parts on which it is learned, one after the other."""
+        return tuple(stage.rows for stage in self.plan.stages)
 
     def on(self, rows: Tensor) -> Self:
-        """Return the objective on some of the rows, by the method that suits so few."""
-        return replace(self, problem=self.problem.subset(rows), method="auto")
+        """Return the objective on some of the rows, by the method planned for so many."""
+        return replace(self, problem=self.problem.subset(rows))
+
+    @property
+    def patience(self) -> float:
+        """Return after how many evaluations by iteration exact ones are taken up."""
+        return math.inf if self.stage.patience is None else self.stage.patience
+
+    def directly(self, why: str) -> Self:
+        """Return the objective with exact evaluations from so many rows on, as far as the memory allows."""
+        return replace(self, plan=self.plan.revised(len(self.problem), why))
 
     def seeded(self, seed: int) -> Self:
         """Return the objective with other probes."""
@@ -90,7 +87,12 @@ class LaplaceObjective:
         callback: Listener | None = None,
     ) -> tuple[CriterionValue, LaplaceTrail | None]:
         """Return value and gradient, and what helps the next evaluation; the exact method gives all it can anyway."""
-        method = "direct" if self.is_direct else "iterative"
         return laplace_estimate(
-            self.problem, gp, method, self.numerics, trail, value=value, errors=errors, callback=callback
+            self.problem, gp, self.stage.method, self.numerics, trail, value=value, errors=errors, callback=callback
         )
+
+    def _planned(self) -> Plan:
+        problem, numerics = self.problem, self.numerics
+        options = Options(method_named(self.method), probes=numerics.probes, seed=numerics.seed)
+        resources = Resources.of(problem.backend, problem.X.device, problem.pricing)
+        return planned(problem.workload(in_stages=self.learns_in_stages), options, resources)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kernelcg.arguments import matrix
-from kernelcg.backends.memory import require_memory
+from kernelcg.backends.memory import FOR_COLUMNS, require_memory
 from kernelcg.events import Chunk, EventKind, Listener, tell
 from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
@@ -211,7 +211,7 @@ class LaplacePosterior:
         return self.systems, self.apart
 
     def _points_at_once(self) -> int:
-        budget, C = self.problem.points.budget(), self.problem.classes
+        budget, C = int(FOR_COLUMNS * self.problem.points.budget()), self.problem.classes
         each = 8 * self.problem.size * C * BLOCKS_AT_ONCE
         require_memory(each, budget, f"solving for the {C} latent values of one more point")
         return max(1, int(min(budget // each, COLUMNS_AT_ONCE // C)))

@@ -37,15 +37,18 @@ class Criterion(Protocol):
         """Whether standard errors of the gradient say when to stop; otherwise their number of probes does."""
 
     @property
-    def rows_to_learn_from(self) -> int:
-        """Return how many rows learning ends with."""
-
-    @property
-    def learns_in_stages(self) -> bool:
-        """Whether L-BFGS begins with a part of these rows."""
+    def stage_rows(self) -> tuple[int, ...]:
+        """Return the rows of the parts on which L-BFGS learns, one after the other."""
 
     def on(self, rows: Tensor) -> Self:
         """Return the criterion on some of the rows."""
+
+    @property
+    def patience(self) -> float:
+        """Return after how many evaluations by iteration exact ones are taken up."""
+
+    def directly(self, why: str) -> Self:
+        """Return the criterion with exact evaluations from so many rows on, as far as the memory allows."""
 
     def seeded(self, seed: int) -> Self:
         """Return the criterion with other probes."""
@@ -125,7 +128,8 @@ class Search:
         value = estimate.value + prior if objective.is_direct or math.isinf(estimate.value) else math.nan
         seen = Evaluation(len(objective.problem), method_of(objective), value, estimate.status, tuple(theta.tolist()))
         tell(self.callback, EventKind.EVALUATION, seen, self.began)
-        return Point(theta, value, 0.0, gradient, trail, estimate.status is not Status.CONVERGED)
+        failed = estimate.status is not Status.CONVERGED
+        return Point(theta, value, 0.0, gradient, trail, failed, estimate.needed_a_factor)
 
     def noise(self, objective: Criterion, point: Point[Any]) -> Tensor:
         """Return the standard errors of the gradient; 0 for what is not learned."""

@@ -14,6 +14,10 @@ GROUPS = 4
 """Parts into which the probes are divided to measure standard errors of the gradient."""
 
 
+IN_VAIN = 15
+"""Iterations up to which giving up for a factorisation is no reason to do without iterating next time."""
+
+
 @dataclass(frozen=True, eq=False)
 class CriterionValue:
     """Value and gradient of a criterion in the log hyperparameters, and how far they may be off.
@@ -36,6 +40,13 @@ class CriterionValue:
     upper: float
     status: Status
     report: SolveReport | None = None
+
+    @property
+    def needed_a_factor(self) -> bool:
+        """Whether the linear solve iterated in vain, for more than a trial, and ended in a factorisation."""
+        if self.report is None or not any(attempt.what == "direct" for attempt in self.report.attempts):
+            return False
+        return sum(one.iterations for one in self.report.attempts if one.what != "direct") > IN_VAIN
 
     def raise_if_failed(self) -> "CriterionValue":
         """Return self, or raise `SolveFailed` with the reason."""

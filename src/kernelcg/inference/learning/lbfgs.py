@@ -58,6 +58,8 @@ class Point(Generic[State]):
     state: State
     failed: bool = False
     """Whether a linear solve behind it did not converge."""
+    needed_a_factor: bool = False
+    """Whether a linear solve behind it ended in a factorisation."""
 
     @property
     def usable(self) -> bool:
@@ -124,6 +126,7 @@ class Ascent(Generic[State]):
     ----------
     noise : (p,) standard errors of the gradient; None where the values say when to end
     steps, evaluations, failures : accepted steps, evaluations, and those of them whose solves did not converge
+    needed_a_factor : whether a linear solve ended in a factorisation
     longest : largest change of a log hyperparameter in the next step
     foreseen : whether the last step promised little and used up the slope along it: the next promise is believed
     tries : steps from the present point that brought no gain
@@ -137,6 +140,7 @@ class Ascent(Generic[State]):
     steps: int = 0
     evaluations: int = 1
     failures: int = 0
+    needed_a_factor: bool = False
     longest: float = LONGEST_STEP
     foreseen: bool = False
     tries: int = 0
@@ -186,6 +190,7 @@ def advanced(ascent: Ascent[State], evaluate: Callable[[Tensor, State], Point[St
         curvature=curvature,
         evaluations=ascent.evaluations + 1,
         failures=ascent.failures + new.failed,
+        needed_a_factor=ascent.needed_a_factor or new.needed_a_factor,
         promised=promised,
     )
     if new.usable and _is_gain(point, new):

@@ -12,10 +12,11 @@ from kernelcg.errors import StateMismatch, StopRequested
 from kernelcg.events import EventKind, Listener, insisting, tell, timed
 from kernelcg.inference.learning.criterion import Criterion, Search
 from kernelcg.inference.learning.origin import Origin
-from kernelcg.inference.learning.stages import Staged
+from kernelcg.inference.learning.stages import HOPELESS, Staged
 from kernelcg.inference.learning.state import Outcome, Stage, Step, StepTaken, TrainingState
 from kernelcg.inference.learning.stochastic import RULES, STEP_SIZES, Stochastic
 from kernelcg.parameters import Parametric
+from kernelcg.planning import Plan
 
 OPTIMIZERS = ("lbfgs", *RULES)
 
@@ -38,6 +39,12 @@ class Learned:
     """Evaluations whose linear solves did not converge."""
     stopped: bool = False
     """Whether a listener ended it."""
+    direct_from: int | None = None
+    """Rows from which on evaluations were exact though that was not planned, if any."""
+
+    def revised(self, plan: Plan) -> Plan:
+        """Return the plan with what learning found out."""
+        return plan if self.direct_from is None else plan.revised(self.direct_from, HOPELESS)
 
 
 class Way(Protocol):
@@ -162,7 +169,17 @@ def _learned(search: Search, state: TrainingState, outcome: Outcome) -> Learned:
     bound = f"; at a bound: {', '.join(names)}" if names and not outcome.stopped else ""
     converged, stopped = outcome.converged, outcome.stopped
     reason = outcome.reason + bound
-    return Learned(gp, state.steps, state.evaluations, converged, reason, search.seconds, state.failures, stopped)
+    return Learned(
+        gp,
+        state.steps,
+        state.evaluations,
+        converged,
+        reason,
+        search.seconds,
+        state.failures,
+        stopped,
+        outcome.direct_from,
+    )
 
 
 def _bounds(gp: Parametric) -> tuple[Tensor, Tensor]:

@@ -12,9 +12,13 @@ from torch import Tensor
 from kernelcg.backends import Backend
 from kernelcg.errors import StateMismatch
 from kernelcg.parameters import Parametric
+from kernelcg.planning.plan import Plan
 
 PLAIN = (str, int, float, bool, type(None), Enum, torch.dtype)
 """Values that their ``repr`` describes to the last bit."""
+
+PLANNED = ("pricing", "stored")
+"""Fields of a problem that come from its plan and are no data."""
 
 
 @dataclass(frozen=True)
@@ -27,20 +31,24 @@ class Origin:
     data : digest of all numbers of the data
     process : digest of kernel, noise or likelihood: their kinds, starting values, bounds and priors
     options : names and values of everything else, in words
+    plan : how the criterion is evaluated, if there is a plan
     """
 
     rows: int
     data: str
     process: str
     options: tuple[tuple[str, str], ...]
+    plan: Plan | None = None
 
     @classmethod
     def of(cls, objective: Any, gp: Parametric, options: Mapping[str, Any], parts: str) -> "Origin":
         """Return that of a criterion, a frozen record with its data in ``problem``, learned on these parts of them."""
-        own = {one.name: getattr(objective, one.name) for one in fields(objective) if one.name != "problem"}
+        own = {one.name: getattr(objective, one.name) for one in fields(objective)}
+        plan = own.pop("plan", None)
+        own.pop("problem")
         named = {**options, "objective": type(objective).__name__, **own, "parts of the data": parts}
         texts = tuple(text for name, value in named.items() for text in _texts(name, value))
-        return cls(len(objective.problem), data_digest(objective.problem), _digest(_described(gp)), texts)
+        return cls(len(objective.problem), data_digest(objective.problem), _digest(_described(gp)), texts, plan)
 
     def require(self, other: "Origin") -> None:
         """Raise `StateMismatch` with the reason unless a state of the other origin can go on here."""
@@ -56,6 +64,17 @@ class Origin:
         for name, value in self.options:
             if theirs.get(name) != value:
                 raise StateMismatch(f"the state is of other options: {name} was {theirs.get(name)}, not {value}")
+        if self.plan is not None and other.plan is not None:
+            for one in fields(self.plan):
+                was, now = getattr(other.plan, one.name), getattr(self.plan, one.name)
+                if was != now:
+                    raise StateMismatch(
+                        f"the state is of another plan: {one.name} was {_words(was)}, not {_words(now)}"
+                    )
+
+
+def _words(value: Any) -> str:
+    return "; ".join(str(item) for item in value) if isinstance(value, tuple) else str(value)
 
 
 def data_digest(problem: Any) -> str:
@@ -81,7 +100,11 @@ def _described(value: Any) -> str:
     if isinstance(value, Backend):
         return "a backend"
     if is_dataclass(value) and not isinstance(value, type):
-        own = (f"{one.name}={_described(getattr(value, one.name))}" for one in fields(value) if one.init)
+        own = (
+            f"{one.name}={_described(getattr(value, one.name))}"
+            for one in fields(value)
+            if one.init and one.name not in PLANNED
+        )
         limits = f" {value.restrictions()!r}" if isinstance(value, Parametric) else ""
         return f"{type(value).__name__}({', '.join(own)}){limits}"
     if isinstance(value, tuple | list):

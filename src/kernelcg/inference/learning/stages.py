@@ -13,10 +13,6 @@ from kernelcg.inference.learning.lbfgs import Ascent, Point, Rule, advanced
 from kernelcg.inference.learning.state import Outcome, Stage, StagedState, Step, TrainingState
 from kernelcg.randomness import child
 
-GROWTH, LAST_GROWTH = 4, 2
-SMALLEST_STAGE = 200
-"""Rows below which a subset says too little."""
-
 STAGE_REACH = math.log(20)
 """On a part of the data a lengthscale grows to 20 times its start at most. What a few rows call irrelevant would run
 off to where the criterion is flat, and all rows could not call it back."""
@@ -26,6 +22,9 @@ EXACT_GAIN = 1e-5
 
 STAGE_GAIN = 0.05
 """The same on a subset: its optimum is not that of all data, but steps are cheaper here than later."""
+
+HOPELESS = "iterating took, or promised to take, longer than factorising"
+"""Why a plan is revised."""
 
 NOISE_GAIN = 0.25
 """Part of the loss p / 2N that N probes cost anyway, below which a gain is inside the noise."""
@@ -51,15 +50,9 @@ class Staged:
     def of(cls, search: Search, max_steps: int, restarts: int, generator: Generator) -> "Staged":
         """Return the stages that the criterion allows, and so many further random starts."""
         objective, source = search.objective, child(generator, "restarts")
-        n, most = len(objective.problem), objective.rows_to_learn_from
-        if most < 1:
-            raise ValueError("there are no data to learn from")
+        n = len(objective.problem)
         order = torch.randperm(n, generator=child(generator, "subset"))
-        sizes, size = [most], most // LAST_GROWTH
-        while objective.learns_in_stages and size >= SMALLEST_STAGE:
-            sizes.append(size)
-            size //= GROWTH
-        parts = tuple(objective if size == n else objective.on(order[:size]) for size in reversed(sizes))
+        parts = tuple(objective if size == n else objective.on(order[:size]) for size in objective.stage_rows)
         theta = search.gp.log_parameters().detach()
         drawn = (torch.randn(len(theta), generator=source, dtype=theta.dtype) for _ in range(restarts))
         return cls(search, parts, (search.start, *(search.clamped(theta + one) for one in drawn)), max_steps)
@@ -77,15 +70,20 @@ class Staged:
         """Return what begins here, if anything does."""
         if at.ascent is not None or at.stage == len(self.objectives):
             return None
-        objective = self.objectives[at.stage]
+        objective = self.objective(at)
         return Stage(len(objective.problem), method_of(objective), len(at.ended) + 1, len(at.starts))
+
+    def objective(self, at: StagedState) -> Criterion:
+        """Return the criterion of this stage, evaluated as planned or, where that was given up, directly."""
+        objective = self.objectives[at.stage]
+        return objective if at.direct_from is None else objective.directly(HOPELESS)
 
     def outcome(self, at: StagedState) -> Outcome | None:
         """Return where it led to once all stages are done."""
         if at.stage < len(self.objectives):
             return None
         best = at.ended[0]
-        return Outcome(best.point.theta, best.converged, best.reason)
+        return Outcome(best.point.theta, best.converged, best.reason, direct_from=at.direct_from)
 
     def best_so_far(self, at: StagedState) -> Tensor:
         """Return the best point of this stage where values are known, else the last; before any, its start."""
@@ -100,22 +98,36 @@ class Staged:
         """Return the state after one evaluation, or at the beginning of the next search or stage."""
         if at.ascent is None:
             ascent = self._begun(at)
-            return state.moved(replace(at, ascent=ascent), 1, ascent.failures)
+            return state.moved(self._noted(at, ascent), 1, ascent.failures)
         if at.ascent.ended:
             return state.moved(self._beyond(at))
-        objective, before = self.objectives[at.stage], at.ascent
+        objective, before = self.objective(at), at.ascent
 
         def evaluate(theta: Tensor, trail: Any) -> Point[Any]:
             return self.search.point(objective, theta, trail)
 
-        ascent = advanced(before, evaluate, self._rule(at.stage))
+        ascent = advanced(before, evaluate, self._rule(at))
         evaluations, failures = ascent.evaluations - before.evaluations, ascent.failures - before.failures
-        moved = state.moved(replace(at, ascent=ascent), evaluations, failures)
+        moved = state.moved(self._noted(at, ascent), evaluations, failures)
         if ascent.steps == before.steps:
             return moved
         point, rows = ascent.point, len(objective.problem)
         theta = tuple(point.theta.tolist())
         return moved.stepped(Step(rows, method_of(objective), point.value, self.search.seconds, theta))
+
+    def _noted(self, at: StagedState, ascent: Ascent[Any]) -> StagedState:
+        """Return the place after an evaluation; where it needed a factor, the search begins again with exact ones.
+
+        It goes on from the same point with the same curvature. Where the memory allows no exact evaluation, it goes on
+        as it did.
+        """
+        objective = self.objective(at)
+        hopeless = ascent.needed_a_factor or (ascent.evaluations >= objective.patience and not ascent.ended)
+        if not hopeless or objective.is_direct or not objective.directly(HOPELESS).is_direct:
+            return replace(at, ascent=ascent)
+        number, rows = len(at.ended), len(objective.problem)
+        starts = (*at.starts[:number], ascent.point.theta, *at.starts[number + 1 :])
+        return replace(at, starts=starts, curvature=ascent.curvature, direct_from=rows, ascent=None)
 
     def lean(self, at: StagedState) -> StagedState:
         """Return the place as it can be stored."""
@@ -134,9 +146,9 @@ class Staged:
 
     def _begun(self, at: StagedState) -> Ascent[Any]:
         """Return the search from the next start, after its first evaluation."""
-        objective, search = self.objectives[at.stage], self.search
+        objective, search = self.objective(at), self.search
         first = search.point(objective, at.starts[len(at.ended)].clamp(search.lower, self._upper(at.stage)), None)
-        ascent = Ascent(first, at.curvature, failures=int(first.failed))
+        ascent = Ascent(first, at.curvature, failures=int(first.failed), needed_a_factor=first.needed_a_factor)
         if not first.usable:
             return replace(ascent, reason="the criterion is not finite at the start")
         return replace(ascent, noise=search.noise(objective, first)) if objective.measures_noise else ascent
@@ -147,17 +159,17 @@ class Staged:
         if len(ended) < len(at.starts):
             return replace(at, ended=ended, ascent=None)
         usable = [ascent for ascent in ended if ascent.point.usable] or [ended[0]]
-        here, stage = self.objectives[at.stage], at.stage + 1
+        here, stage = self.objective(at), at.stage + 1
         best = usable[0]
         if len(usable) > 1:
             best = max(usable, key=lambda ascent: self.search.height(here, ascent.point))
         if stage == len(self.objectives):
-            return StagedState(at.starts, at.curvature, stage, (best,))
+            return replace(at, stage=stage, ended=(best,), ascent=None)
         curvature = best.curvature.scaled(len(self.objectives[stage].problem) / len(here.problem))
         return StagedState((best.point.theta,), curvature, stage)
 
-    def _rule(self, stage: int) -> Rule:
-        objective, search = self.objectives[stage], self.search
+    def _rule(self, at: StagedState) -> Rule:
+        objective, search, stage = self.objective(at), self.search, at.stage
         free = int((search.lower < search.upper).sum())
         tolerance = EXACT_GAIN if objective.is_direct else NOISE_GAIN * free / (2 * objective.numerics.probes)
         if stage + 1 < len(self.objectives):

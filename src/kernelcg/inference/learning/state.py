@@ -40,6 +40,7 @@ class StagedState:
     starts : log hyperparameters from which this stage is searched, one after the other
     curvature : what earlier stages know of it
     stage : number of the part of the data, the smallest being 0; their count once learning has ended
+    direct_from : rows from which on the criterion is evaluated directly though that was not planned, if any
     ended : the searches of this stage that have ended, without their trails
     ascent : the one under way; None before it has begun
     """
@@ -47,6 +48,7 @@ class StagedState:
     starts: tuple[Tensor, ...]
     curvature: Curvature = Curvature()
     stage: int = 0
+    direct_from: int | None = None
     ended: tuple[Ascent[Any], ...] = ()
     ascent: Ascent[Any] | None = None
 
@@ -101,3 +103,5 @@ class Outcome:
     converged: bool
     reason: str
     stopped: bool = False
+    direct_from: int | None = None
+    """Rows from which on evaluations were exact though that was not planned, if any."""

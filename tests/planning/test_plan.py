@@ -1,0 +1,156 @@
+"""The plan: choices from rates and sizes alone, reasons in words, memory refused before it is allocated."""
+
+from dataclasses import replace
+
+import pytest
+
+from kernelcg.errors import MemoryBudgetExceeded
+from kernelcg.planning.costs import KernelPrice, Pricing
+from kernelcg.planning.plan import Family, Method, Plan, Precision, Storage, in_bytes, in_time
+from kernelcg.planning.planner import Options, Resources, Workload, planned
+from kernelcg.planning.profile import TYPICAL, PairSeconds
+
+GB = 10**9
+
+
+def resources(memory=8 * GB, profile=TYPICAL, price=KernelPrice(), device_memory=None):
+    return Resources("native", "cpu", 2, memory, device_memory, Pricing(profile, price))
+
+
+def plan(rows, *, d=8, options=Options(), memory=8 * GB, profile=TYPICAL, price=KernelPrice(), **task) -> Plan:
+    return planned(Workload(rows, d, **task), options, resources(memory, profile, price))
+
+
+def slower(factor, *, products):
+    """Return a machine whose products with K, or else whose factorisations, are so many times slower."""
+    if products:
+        pairs = PairSeconds(*(factor * part for part in (1.2e-10, 1e-11, 2e-11)))
+        return replace(TYPICAL, double=pairs, single=pairs)
+    return replace(TYPICAL, multiply=TYPICAL.multiply / factor, factorise=TYPICAL.factorise / factor)
+
+
+def crossing(profile):
+    """Return the smallest number of rows, on a coarse scale, that are not factorised."""
+    return next(n for n in (int(300 * 1.2**i) for i in range(40)) if plan(n, profile=profile).method != "direct")
+
+
+def test_few_rows_are_factorised_and_many_are_not():
+    assert plan(300).method is Method.DIRECT
+    assert plan(100_000).method is Method.ITERATIVE
+    assert 1_000 < crossing(TYPICAL) < 10_000
+
+
+def test_the_limit_follows_the_rates_of_the_machine():
+    usual = crossing(TYPICAL)
+    assert crossing(slower(30, products=True)) > 1.3 * usual
+    assert crossing(slower(8, products=False)) < usual / 1.3
+
+
+def test_what_is_asked_for_is_done_on_all_rows():
+    chosen = plan(20_000, options=Options(method=Method.DIRECT))
+    assert chosen.conditioning.method is chosen.stages[-1].method is Method.DIRECT
+    assert "as asked" in chosen.reason
+    assert plan(100, options=Options(method=Method.ITERATIVE)).method is Method.ITERATIVE
+
+
+def test_stages_grow_to_all_rows_and_the_first_are_exact():
+    chosen = plan(45_730)
+    sizes = [stage.rows for stage in chosen.stages]
+    assert sizes == sorted(sizes)
+    assert sizes[-1] == 45_730
+    assert sizes[-2] == 45_730 // 2
+    assert sizes[0] >= 200
+    assert chosen.stages[0].method is Method.DIRECT
+    assert chosen.stages[-1].method is Method.ITERATIVE
+    assert plan(5_000, parameters=0).stages == ()
+    assert [stage.rows for stage in plan(5_000, in_stages=False).stages] == [5_000]
+
+
+def test_an_exact_criterion_is_learned_on_the_rows_that_can_be_factorised():
+    chosen = plan(50_000, exact_only=True)
+    assert chosen.stages[-1].rows < 10_000
+    assert all(stage.method is Method.DIRECT for stage in chosen.stages)
+    assert chosen.conditioning.rows == 50_000
+
+
+def test_memory_decides_and_says_so():
+    roomy, tight = plan(2_000), plan(2_000, memory=100_000_000)
+    assert roomy.method is Method.DIRECT
+    assert tight.method is Method.ITERATIVE
+    assert "100 MB" in tight.reason
+    assert all(stage.bytes <= 100_000_000 for stage in (*tight.stages, tight.conditioning))
+
+
+def test_what_cannot_fit_is_refused_with_a_remedy():
+    with pytest.raises(MemoryBudgetExceeded, match="method='iterative'"):
+        plan(20_000, options=Options(method=Method.DIRECT), memory=GB)
+    with pytest.raises(MemoryBudgetExceeded, match=r"fewer rows or probes, or memory='[0-9]+MB'") as refused:
+        plan(1_000_000, memory=200_000_000)
+    words = str(refused.value)
+    enough = int(words.rpartition("memory='")[2].partition("MB")[0]) * 1_000_000
+    assert plan(1_000_000, memory=enough).bytes <= enough
+
+
+def test_a_device_has_a_budget_of_its_own():
+    chosen = planned(Workload(2_000, 8), Options(), resources(device_memory=100_000_000))
+    assert chosen.budget == 100_000_000
+    assert chosen.method is Method.ITERATIVE
+
+
+def test_a_dear_kernel_is_stored_or_factorised():
+    dear = KernelPrice(fused=0, seconds=2.0**-23)
+    cheap = plan(6_000, options=Options(method=Method.ITERATIVE))
+    stored = plan(6_000, options=Options(method=Method.ITERATIVE), price=dear)
+    assert cheap.conditioning.storage is Storage.RECOMPUTED
+    assert stored.conditioning.storage is Storage.STORED
+    assert plan(60_000, price=dear).conditioning.storage is Storage.RECOMPUTED, "it would not fit"
+    assert stored.seconds > cheap.seconds
+
+
+def test_expectations_grow_with_the_work():
+    seconds = [plan(n).seconds for n in (200, 1_000, 5_000, 20_000, 100_000)]
+    assert seconds == sorted(seconds)
+    assert plan(5_000, d=50).seconds > plan(5_000, d=2).seconds
+    assert plan(1_500, family=Family.LAPLACE).seconds > plan(1_500).seconds
+    assert plan(800, values=5, family=Family.LAPLACE).bytes > plan(800, family=Family.LAPLACE).bytes
+
+
+def test_what_a_stage_found_out_holds_for_the_rest():
+    chosen = plan(16_000)
+    assert chosen.stages[-1].method is Method.ITERATIVE
+    revised = chosen.revised(8_000, "forty iterations gained nothing")
+    assert revised.stages[-1].method is revised.stages[-2].method is revised.conditioning.method is Method.DIRECT
+    assert "8,000 rows on" in revised.revisions[0]
+    done = chosen.after(revised, 75.0, 30, 2 * GB)
+    assert done.stages == chosen.stages, "what was planned stays"
+    assert done.method is Method.DIRECT
+    assert "forty iterations" in done.explain()
+    tight = plan(16_000, memory=800_000_000).revised(4_000, "not so many rows fit")
+    assert tight.conditioning.method is Method.ITERATIVE
+    assert revised.revised(8_000, "again") is revised
+    asked = plan(16_000, options=Options(method=Method.ITERATIVE))
+    assert asked.revised(16_000, "whatever turns out") is asked
+
+
+def test_a_plan_is_a_value_and_reads_well():
+    chosen = plan(5_000, options=Options(precision=Precision.FLOAT64, seed=7))
+    assert chosen == plan(5_000, options=Options(precision=Precision.FLOAT64, seed=7))
+    assert chosen != plan(5_000, options=Options(seed=8))
+    assert "5000 rows, 8 features on cpu by native" in str(chosen)
+    done = chosen.after(chosen, 75.0, 30, 2 * GB)
+    assert "1 min 15 s, 2 GB at its largest" in done.explain()
+
+
+@pytest.mark.parametrize(
+    ("count", "words"), [(12, "12 bytes"), (3_400, "3.4 kB"), (250e6, "250 MB"), (10.94e9, "10.9 GB")]
+)
+def test_bytes_in_words(count, words):
+    assert in_bytes(count) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.31, "0.31 s"), (42, "42 s"), (100, "1 min 40 s"), (7260, "2 h 1 min"), (float("inf"), "an unknown time")],
+)
+def test_time_in_words(seconds, words):
+    assert in_time(seconds) == words
