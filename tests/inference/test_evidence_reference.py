@@ -445,10 +445,10 @@ def test_method_is_chosen_by_rows_and_memory():
     assert Objective(Regression(many, many)).plan.method == "iterative"
     asked = Objective(Regression(many, many), method="direct").plan
     assert (asked.method, asked.reason) == ("direct", "as asked")
-    some = torch.zeros(1000, 1)
-    tight = Objective(Regression(some, some, backend=default(memory=60_000_000))).plan
+    some = torch.zeros(600, 1)
+    tight = Objective(Regression(some, some, backend=default(memory=15_000_000))).plan
     assert tight.method == "iterative"
-    assert "the memory is 60 MB" in tight.reason
+    assert "the memory is 15 MB" in tight.reason
     assert Objective(Regression(many, many)).on(torch.arange(10)).is_direct
 
 

@@ -47,6 +47,13 @@ def latent(n, likelihood, method, probes=4, **options):
 
 SMOOTH = GaussianProcess(RBF([1.0, 2.0], 0.5), Noise(0.1))
 
+
+@pytest.fixture(autouse=True)
+def room_for_preconditioners(monkeypatch):
+    """Give all of the small budgets here to preconditioners, which is what these cases are about."""
+    monkeypatch.setattr("kernelcg.planning.automatic.FOR_PRECONDITIONER", 1.0)
+
+
 CASES = {
     "lbfgs, direct": lambda: (*regression(900, RBF(1.0), 0.05, "direct", SMOOTH), {}),
     "lbfgs, low rank": lambda: (*regression(900, RBF(1.0), 0.01, "iterative", SMOOTH), {}),

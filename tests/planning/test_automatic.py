@@ -29,6 +29,7 @@ def steady_machine(monkeypatch):
     """A machine on which products are dear enough for preconditioners to pay at so few rows."""
     costs = lambda self, n, d, k, precision, stored=False: module.Costs(n, k, 0.002, 1e11, 1e9)  # noqa: E731
     monkeypatch.setattr(planning.Pricing, "costs", costs)
+    monkeypatch.setattr(module, "FOR_PRECONDITIONER", 1.0)  # budgets here are those of the preconditioner alone
 
 
 def normal(rows, columns, seed=0):

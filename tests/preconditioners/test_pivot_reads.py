@@ -25,15 +25,15 @@ RULES = {
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("rank", [20, 150])
 def test_a_block_of_pivots_reads_once(rule, rank):
-    kernel, choose, blocks = Matern(1.0, 1.0, nu=1.5), RULES[rule](), []
+    K, choose, blocks = Tiles().bind(Matern(1.0, 1.0, nu=1.5), X), RULES[rule](), []
 
     def counted(remainder):
         blocks.append(1)
         return choose(remainder)
 
-    start = no_pivots(kernel, X)
+    start = no_pivots(K)
     with Reads() as reads:
-        found = extended(start, kernel, X, Tiles(), rank=rank, tolerance=0.0, choose=counted)
+        found = extended(start, K, rank=rank, tolerance=0.0, choose=counted)
     assert found.rank == rank
     assert len(reads) == len(blocks) + 1, "and once to see whether there is anything left to do"
     assert rule == "greedy" or len(blocks) <= rank / 10 + 2
@@ -41,15 +41,14 @@ def test_a_block_of_pivots_reads_once(rule, rank):
 
 def test_weights_scale_what_is_drawn_and_nothing_else():
     """Equal weights change no pivot, whatever their size; points of weight zero are never chosen."""
-    kernel = Matern(1.0, 1.0, nu=1.5)
+    K = Tiles().bind(Matern(1.0, 1.0, nu=1.5), X)
 
     def pivots(weights):
         choose = weighted(random_pivots(seeded(4)), weights)
-        return extended(no_pivots(kernel, X), kernel, X, Tiles(), rank=30, tolerance=0.0, choose=choose)
+        return extended(no_pivots(K), K, rank=30, tolerance=0.0, choose=choose)
 
-    plain = extended(no_pivots(kernel, X), kernel, X, Tiles(), rank=30, tolerance=0.0, choose=random_pivots(seeded(4)))
+    plain = extended(no_pivots(K), K, rank=30, tolerance=0.0, choose=random_pivots(seeded(4)))
     assert torch.equal(pivots(torch.full((400,), 2.0**-20, dtype=torch.float64)).pivots, plain.pivots)
     found = pivots((torch.arange(400) < 100).double())
     assert int(found.pivots.max()) < 100
-    K = kernel(X, X)
-    torch.testing.assert_close((found.F @ found.F.T)[found.pivots], K[found.pivots], rtol=0, atol=1e-9)
+    torch.testing.assert_close((found.F @ found.F.T)[found.pivots], K.block()[found.pivots], rtol=0, atol=1e-9)

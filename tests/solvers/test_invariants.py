@@ -153,8 +153,8 @@ def test_condition_numbers_come_close_from_below(method, P):
     report = solve(A, normal(60, 2), method=method, preconditioner=preconditioner, stopping=Stopping(rtol=1e-12))
     root = weights.sqrt().diag()
     exact = np.linalg.cond((root @ A @ root).numpy()) if P else 1e3
-    assert 0.9 * exact <= report.condition_preconditioned <= 1.001 * exact
-    assert 1 < report.condition_operator <= 1.001e3
+    assert 0.9 * exact <= report.condition_preconditioned <= 1.005 * exact, "from below up to rounding"
+    assert 1 < report.condition_operator <= 1.005e3
 
 
 def test_callback_sees_every_iteration():

@@ -105,7 +105,7 @@ def test_an_iteration_reads_once_with_columns_that_are_done_a_callback_and_kerne
     seen = []
     few, many = (reads_of(k, method, A, B, None, seen.append) for k in (5, 15))
     assert many - few == 10
-    assert all(type(progress.relative_residuals.sum().item()) is float for progress in seen)
+    assert all(type(event.payload.relative_residuals.sum().item()) is float for event in seen)
 
 
 @pytest.mark.parametrize("preconditioned", [False, True])

@@ -103,6 +103,10 @@ class NativeMatrix(KernelMatrix):
     variance: float
     profile: int
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the data and the kernel: the data are packed again where they are unpickled."""
+        return type(self.native).matrix, (self.native, self.kernel, self.points)
+
     # the data in units of the lengthscale, made when they are first asked for
 
     @cached_property

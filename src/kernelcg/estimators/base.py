@@ -85,7 +85,6 @@ class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is 
         The prices are those of this machine, or of the fit that this one goes on from.
         """
         if given is None:
-            planned_fit(self, problem, work, probes)  # memory is refused before a kernel is timed
             priced = problem.at_price(pricing or pricing_of(kernel, problem.X, problem.backend))
             return priced, planned_fit(self, priced, work, probes)
         require_same_work(given, work, generator_from(self.random_state).initial_seed())

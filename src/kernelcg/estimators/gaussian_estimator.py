@@ -13,7 +13,7 @@ from kernelcg.estimators.base import ProcessEstimator
 from kernelcg.estimators.data import as_tensor, require_magnitude
 from kernelcg.estimators.learning_warnings import early_end, runaways
 from kernelcg.estimators.session import Session
-from kernelcg.estimators.settings import chosen_device, chosen_precision, generator_from
+from kernelcg.estimators.settings import chosen_device, chosen_precision, generator_from, planned_fit
 from kernelcg.events import EventKind
 from kernelcg.inference.bounds.certificate import Certificate
 from kernelcg.inference.gaussian.conditioning import condition
@@ -39,7 +39,9 @@ class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # 
         require_magnitude(X, "X", remedy)
         device = chosen_device(self.device)
         X, Y, known = (None if value is None else as_tensor(value).to(device) for value in (X, Y, known))
-        return Regression(X, Y, known, mean, self._backend(device, plan), chosen_precision(self.dtype))
+        problem = Regression(X, Y, known, mean, self._backend(device, plan), chosen_precision(self.dtype))
+        planned_fit(self, problem, problem.workload(parameters=0), 1)  # refuses memory before a kernel is touched
+        return problem
 
     def _conditioned(
         self, problem: Regression, gp: GaussianProcess, plan: Plan, generator: Generator, session: Session

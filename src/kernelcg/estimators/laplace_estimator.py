@@ -21,6 +21,7 @@ from kernelcg.estimators.settings import (
     chosen_precision,
     generator_from,
     learned_count,
+    planned_fit,
 )
 from kernelcg.estimators.sklearn_kernels import converted
 from kernelcg.events import EventKind, Listener
@@ -105,7 +106,9 @@ class LaplaceEstimator(ProcessEstimator):
         device = chosen_device(self.device)
         X, y, exposure = (as_tensor(value).to(device) for value in (X, y, exposure))
         backend, precision = self._backend(device, plan), chosen_precision(self.dtype)
-        return Observations(X, y, exposure, mean, classes, backend, precision)
+        problem = Observations(X, y, exposure, mean, classes, backend, precision)
+        planned_fit(self, problem, problem.workload(parameters=0), 1)  # refuses memory before a kernel is touched
+        return problem
 
     def _first_kernel(self, default: Kernel) -> Kernel:
         """Return the kernel from which learning starts."""

@@ -277,6 +277,7 @@ class _Planner:
             return solves * factor + inverse + entries + price.gradient(profile, rows, d, 1) + EVALUATION_OVERHEAD
         newton = NEWTON_STEPS * ITERATIONS * self._iteration(rows, self.work.values) if laplace else 0.0
         block = ITERATIONS * self._iteration(rows, self._block())
+        block += rows**2 * price.entry(profile, d) if self.storage(rows) is Storage.STORED else 0.0
         gradient = price.gradient(profile, rows, d, self._block())
         return newton + block + gradient + REBUILDS * self._building(rows) + 4 * EVALUATION_OVERHEAD
 
@@ -349,5 +350,5 @@ class _Planner:
         remedy = "use method='iterative', which stores no matrix," if fits else "use fewer rows or probes,"
         raise MemoryBudgetExceeded(
             f"fitting {stage.rows} rows by the {stage.method} method needs {in_bytes(stage.bytes)}, but the memory is "
-            f"{in_bytes(self.resources.budget)}; {remedy} or memory='{math.ceil(stage.bytes / 1e6)}MB'"
+            f"{in_bytes(self.resources.budget)}; {remedy} or memory='{math.ceil(1.05 * stage.bytes / 1e6)}MB'"
         )
