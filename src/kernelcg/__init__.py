@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from kernelcg.comparison import compare
     from kernelcg.estimators import GPClassifier, GPGeneralizedRegressor, GPRegressor, KernelRidge, load
 
@@ -12,6 +13,13 @@ __all__ = ["GPClassifier", "GPGeneralizedRegressor", "GPRegressor", "KernelRidge
 
 def __getattr__(name: str) -> Any:
     """Import the estimators when they are first asked for: the core needs neither scikit-learn nor safetensors."""
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("kernelcg")
+        except PackageNotFoundError:  # used from a source tree that was not installed
+            return "unknown"
     if name in __all__:
         return getattr(import_module("kernelcg.comparison" if name == "compare" else "kernelcg.estimators"), name)
     raise AttributeError(f"module 'kernelcg' has no attribute {name!r}")

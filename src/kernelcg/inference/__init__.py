@@ -8,26 +8,38 @@ from kernelcg.inference.gaussian.model import GaussianProcess, Noise, Regression
 from kernelcg.inference.gaussian.objective import Objective
 from kernelcg.inference.gaussian.posterior import Posterior, Prediction
 from kernelcg.inference.gaussian.sampling import draws, pathwise
+from kernelcg.inference.laplace.evidence import laplace_estimate
+from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
+from kernelcg.inference.laplace.objective import LaplaceObjective
+from kernelcg.inference.laplace.posterior import LaplacePosterior, LatentPrediction, condition_laplace
 from kernelcg.inference.learning.criterion_value import CriterionValue
 from kernelcg.inference.learning.learn import Learned, learn
-from kernelcg.inference.learning.state import Step
+from kernelcg.inference.learning.state import Step, TrainingState
 
 __all__ = [
     "CriterionValue",
     "GaussianProcess",
+    "LaplaceObjective",
+    "LaplacePosterior",
+    "LatentPrediction",
+    "LatentProcess",
     "Learned",
     "LeaveOneOut",
     "Noise",
     "Numerics",
     "Objective",
+    "Observations",
     "Posterior",
     "Prediction",
     "Regression",
     "Step",
+    "TrainingState",
     "condition",
+    "condition_laplace",
     "draws",
     "evidence",
     "iterative_estimate",
+    "laplace_estimate",
     "learn",
     "leave_one_out",
     "log_marginal_likelihood",
