@@ -131,17 +131,13 @@ class NativeMatrix(KernelMatrix):
 
     # products
 
-    def _product(self, V: Tensor, dtype: torch.dtype) -> Tensor:
-        chunks = self._chunks(_native.workspace_bytes, len(self), len(self), V.shape[1], dtype, symmetric=True)
-        return self._multiplied(self._panels(dtype), None, V, chunks, dtype)
-
-    def _cross(self, points: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
-        chunks = self._chunks(_native.workspace_bytes, len(points), len(self), V.shape[1], dtype, symmetric=False)
-        own = self._packed(points.detach().double() - self.points.centre, dtype)
-        return self._multiplied(own, self._panels(dtype), V, chunks, dtype)
-
-    def _multiplied(self, A: Any, B: Any, V: Tensor, chunks: Iterator[slice], dtype: torch.dtype) -> Tensor:
-        """Return K(A, B) V a few columns at a time; B = None stands for A."""
+    def _product(self, V: Tensor, dtype: torch.dtype, points: Tensor | None = None) -> Tensor:
+        """Return K V, or K(points, X) V if there are points, a few columns at a time."""
+        n, symmetric = len(self) if points is None else len(points), points is None
+        chunks = self._chunks(_native.workspace_bytes, n, len(self), V.shape[1], dtype, symmetric=symmetric)
+        A, B = self._panels(dtype), None
+        if points is not None:
+            A, B = self._packed(points.detach().double() - self.points.centre, dtype), A
         columns, scale = rounded_columns(V, dtype)
         result = torch.empty(A.rows, V.shape[1], dtype=torch.float64)
         for some in chunks:
@@ -149,6 +145,9 @@ class NativeMatrix(KernelMatrix):
             _native.product(A, B, columns[:, some].contiguous(), out, self.profile, *self.native.how())
             result[:, some] = out
         return result.mul_(scale * self.variance).to(V.dtype)
+
+    def _cross(self, points: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
+        return self._product(V, dtype, points)
 
     def _gradient(
         self, left: Tensor, right: Tensor, columns: Rows, weights: Tensor | None, dtype: torch.dtype

@@ -16,6 +16,11 @@ class Tally:
     products: int = 0
     columns: int = 0
 
+    def add(self, columns: int) -> None:
+        """Count one pass that multiplies so many columns."""
+        self.products += 1
+        self.columns += columns
+
 
 @runtime_checkable
 class CountsInner(Protocol):
@@ -35,8 +40,7 @@ class Counting(LinearOperator):
         return len(self.operator)
 
     def __matmul__(self, V: Tensor) -> Tensor:
-        self.tally.products += 1
-        self.tally.columns += V.shape[1]
+        self.tally.add(V.shape[1])
         return self.operator @ V
 
     @property

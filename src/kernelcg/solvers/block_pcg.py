@@ -1,6 +1,6 @@
 """Block preconditioned conjugate gradients."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,6 +12,9 @@ from kernelcg.solvers.reading import Flags, Floats, read
 
 DEPENDENT = 1e-10
 """Directions with a relative singular value below this are dropped from the block."""
+
+UNREAD: Floats = np.zeros((0, 0))
+"""Stands for a matrix T that is still on the device."""
 
 Directions = tuple[Tensor, Tensor, Tensor]
 """D, A D and DᵀAD."""
@@ -41,12 +44,16 @@ def block_pcg(monitor: Monitor) -> Tensor:
     while monitor.wants_more():
         active = monitor.columns
         D, Z, H = span.directions(monitor.active)
-        AD = monitor.counted @ D
+        monitor.tally.add(D.shape[1])
+        AD = monitor.A @ D
         G = symmetric(D.T @ AD)
         monitor.spectrum.add_block(Z, R[:, active], D, G, span.previous, H)
         steps = monitor.block_step(G, D.T @ R[:, active])
         X = X.index_add(1, active, D @ steps)
-        R, span = checked_span(monitor, X, R.index_add(1, active, -(AD @ steps)), (D, AD, G))
+        R = R.index_add(1, active, -(AD @ steps))
+        span, T = next_span(monitor, R, (D, AD, G))
+        R, [triangle] = monitor.checked_with(X, R, T)
+        span = span.after_check(monitor, R, triangle)
 
     return X
 
@@ -70,6 +77,16 @@ class Span:
         [triangle] = read(T)
         return cls(monitor.active, Z, H, Q, triangle, previous)
 
+    def after_check(self, monitor: Monitor, R: Tensor, triangle: Floats) -> "Span":
+        """Return the span with T, which was read together with the check of the residuals.
+
+        The span was computed before it was known which columns converged: `directions` leaves those out. It is computed
+        anew, with a read of its own, if a column goes on with another residual.
+        """
+        if monitor.must_precondition_again:
+            return Span.of(monitor, R, None if monitor.restarts() else self.previous)
+        return replace(self, T=triangle)
+
     def directions(self, active: Flags) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return D, an orthonormal basis of Z − D₋H or else of Z, with Z and H, all for the active columns alone."""
         kept = np.flatnonzero(active[self.columns])
@@ -85,19 +102,11 @@ class Span:
         return orthonormal_basis(self.Q, self.T[:, kept], least=1), Z, None
 
 
-def checked_span(monitor: Monitor, X: Tensor, R: Tensor, previous: Directions) -> tuple[Tensor, Span]:
-    """Return the checked residuals and the span of the next directions, both by one read.
-
-    The span is computed before it is known which columns converged. Those that did are left out of it afterwards; it is
-    computed anew, with a read of its own, if a column goes on with another residual.
-    """
-    columns = monitor.active
+def next_span(monitor: Monitor, R: Tensor, previous: Directions) -> tuple[Span, Tensor]:
+    """Return the span of the next directions for residuals that are not checked yet, without T, and T on the device."""
     Z = monitor.preconditioned(R)[:, monitor.columns]
     H, Q, T = conjugated(Z, previous)
-    R, [triangle] = monitor.checked_with(X, R, T)
-    if monitor.must_precondition_again:
-        return R, Span.of(monitor, R, None if monitor.restarts() else previous)
-    return R, Span(columns, Z, H, Q, triangle, previous)
+    return Span(monitor.active, Z, H, Q, UNREAD, previous), T
 
 
 def conjugated(Z: Tensor, previous: Directions | None) -> tuple[Tensor | None, Tensor, Tensor]:

@@ -36,7 +36,7 @@ def direct(monitor: Monitor) -> Tensor:
         monitor.retire(monitor.active, Status.INDEFINITE_OPERATOR)
         monitor.wants_more()
         return X
-    monitor.counted = A
+    monitor.A = A
     return pcg(monitor)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kernelcg.events import Event, EventKind, Listener
-from kernelcg.operators import Counting, CountsInner, Identity, Invertible, LinearOperator, in_best_precision
+from kernelcg.operators import CountsInner, Identity, Invertible, LinearOperator, Tally, in_best_precision
 from kernelcg.solvers.columns import column_norms, power_of_two_near
 from kernelcg.solvers.reading import Flags, Floats, read
 from kernelcg.solvers.report import Progress, SolveReport, Status, Stopping
@@ -75,8 +75,7 @@ class Monitor:
         method: str,
     ):
         self.began = time.perf_counter()
-        self.counted = Counting(A)
-        self.exact = in_best_precision(self.counted)
+        self.A, self.exact, self.tally = A, in_best_precision(A), Tally()
         self.scale = power_of_two_near(B)
         self.B, self.start = B / self.scale, None if start is None else start / self.scale
         self.stopping, self.callback, self.method = stopping, callback, method
@@ -112,6 +111,7 @@ class Monitor:
             X, R, norms = torch.zeros_like(self.B), self.B.clone(), np.where(broken, 0.0, self.norms_of_B)
         else:
             X = torch.where(self.mask, self.start, 0.0)
+            self.tally.add(X.shape[1])
             R = self.B - self.exact @ X
             [norms] = read(column_norms(R))
         self._judge(norms, self.active)
@@ -134,7 +134,7 @@ class Monitor:
 
     def product(self, D: Tensor) -> Tensor:
         """Return A D on the active columns, zero elsewhere."""
-        return self._on_active(self.counted.__matmul__, D)
+        return self._on_active(self._multiplied, D)
 
     def preconditioned(self, R: Tensor) -> Tensor:
         """Return P⁻¹ R on the active columns, zero elsewhere and where rᵀP⁻¹r is not a positive number."""
@@ -164,24 +164,25 @@ class Monitor:
         """Return R, with b − Ax in its place where it is time to look; settles which columns are done."""
         return self.checked_with(X, R)[0]
 
-    @np.errstate(all="ignore")
     def checked_with(self, X: Tensor, R: Tensor, *more: Tensor) -> tuple[Tensor, list[Floats]]:
         """Do what `checked` does, and return host copies of more tensors from the same transfer."""
-        norms, *others = self._answers(column_norms(R), *more)
-        due = self._due(norms)
-        together = self.must_restart or (self._is_reduced() and bool(due.any()))
-        replaced = self.active if together else due
-        self.replaced = self._sent(replaced) if replaced.any() else self.nothing
-        if replaced.any():
-            columns = self._sent(np.flatnonzero(replaced))
-            R = R.index_copy(1, columns, self.B[:, columns] - self.exact @ X[:, columns])
-            [norms] = read(column_norms(R))
-            self.stagnation.forget(replaced, norms)
-            self.true_norms = np.where(replaced, norms, self.true_norms)
-            self._judge(norms, due | (replaced & (norms <= self.thresholds)))
-        self.must_precondition_again = bool((replaced & self.active).any())
-        self.norms = norms
-        return R, others
+        with np.errstate(all="ignore"):
+            norms, *others = self._answers(column_norms(R), *more)
+            due = self._due(norms)
+            together = self.must_restart or (self._is_reduced() and bool(due.any()))
+            replaced = self.active if together else due
+            self.replaced = self._sent(replaced) if replaced.any() else self.nothing
+            if replaced.any():
+                columns = self._sent(np.flatnonzero(replaced))
+                self.tally.add(len(columns))
+                R = R.index_copy(1, columns, self.B[:, columns] - self.exact @ X[:, columns])
+                [norms] = read(column_norms(R))
+                self.stagnation.forget(replaced, norms)
+                self.true_norms = np.where(replaced, norms, self.true_norms)
+                self._judge(norms, due | (replaced & (norms <= self.thresholds)))
+            self.must_precondition_again = bool((replaced & self.active).any())
+            self.norms = norms
+            return R, others
 
     def restarts(self) -> bool:
         """Say, once, that past directions are worthless because the products they came from were."""
@@ -202,6 +203,7 @@ class Monitor:
         open_columns = np.array([reason is not Status.CONVERGED for reason in self.reasons])
         if open_columns.any():
             columns = self._sent(np.flatnonzero(open_columns))
+            self.tally.add(len(columns))
             [norms] = read(column_norms(self.B[:, columns] - self.exact @ X[:, columns]))
             self.true_norms = self.true_norms.copy()
             self.true_norms[open_columns] = norms
@@ -218,12 +220,12 @@ class Monitor:
             true_residual_norms=self._sent(true_norms) * self.scale,
             right_hand_norms=self._sent(self.norms_of_B) * self.scale,
             thresholds=self._sent(self.thresholds) * self.scale,
-            products=self.counted.tally.products,
-            columns=self.counted.tally.columns,
+            products=self.tally.products,
+            columns=self.tally.columns,
             inner_columns=_inner_columns(self.preconditioner) - self.inner_before,
             seconds=time.perf_counter() - self.began,
             method=self.method,
-            precision=self.counted.precision,
+            precision=self.A.precision,
             condition_operator=operator,
             condition_preconditioned=preconditioned,
             tried=tuple(self.notes),
@@ -244,6 +246,10 @@ class Monitor:
         if Z.shape != R.shape:
             raise ValueError(f"preconditioner.solve gave shape {tuple(Z.shape)} for {tuple(R.shape)}")
         return Z.to(R)
+
+    def _multiplied(self, V: Tensor) -> Tensor:
+        self.tally.add(V.shape[1])
+        return self.A @ V
 
     def _on_active(self, function: Callable[[Tensor], Tensor], V: Tensor) -> Tensor:
         if self.active.all():
@@ -310,11 +316,11 @@ class Monitor:
                 self.reasons[column] = Status.CONVERGED
 
     def _is_reduced(self) -> bool:
-        return self.counted.precision != self.exact.precision
+        return self.A.precision != self.exact.precision
 
     def _promote(self, why: str) -> None:
         self.notes.append(f"products moved to float64 at iteration {len(self.history)}: {why}")
-        self.counted = self.exact
+        self.A = self.exact
         self.last_check = np.full_like(self.last_check, np.inf)
         self.stagnation.forget(np.ones_like(self.active), np.inf)
         self.must_restart = True
