@@ -21,7 +21,7 @@ from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.planning.plan import Method, Plan
 from kernelcg.randomness import child
-from kernelcg.solvers import Status, Stopping
+from kernelcg.solvers import Approach, Status, Stopping
 
 Floats = NDArray[np.float64]
 
@@ -89,7 +89,8 @@ class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # 
 
     def _or_directly(self) -> str:
         """Return the advice to factorise, unless that was done."""
-        done = self.plan_.method == "direct" or any(one.what == "direct" for one in self.posterior_.report.attempts)
+        attempts = self.posterior_.report.attempts
+        done = self.plan_.method is Method.DIRECT or any(one.approach is Approach.DIRECT for one in attempts)
         return "" if done else ", or try method='direct'"
 
     def _warn_of(self, status: Status, what: str, advice: str = "raise the noise or rtol") -> None:

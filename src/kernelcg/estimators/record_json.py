@@ -17,7 +17,7 @@ from kernelcg.estimators.settings import PRECISIONS, chosen_device, logger
 from kernelcg.estimators.sklearn_kernels import converted
 from kernelcg.parameters import Parametric
 from kernelcg.planning.plan import UNPLANNED, Method, Plan, Precision, Stage, Storage
-from kernelcg.solvers import Status
+from kernelcg.solvers import Approach, Status
 
 R = TypeVar("R")
 
@@ -134,7 +134,7 @@ def unpacked_plan(header: Mapping[str, Any]) -> Plan:
 
 
 def _json(value: Any) -> Any:
-    if isinstance(value, Status):
+    if isinstance(value, Status | Approach):
         return value.name
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
@@ -147,8 +147,8 @@ def _json(value: Any) -> Any:
 
 def _parsed(kind: Any, value: Any) -> Any:
     """Return the value of a field that is annotated as ``kind``."""
-    if kind is Status:
-        return Status[value]
+    if kind in (Status, Approach):
+        return kind[value]
     if kind is torch.dtype:
         return PRECISIONS[value]
     if isinstance(kind, UnionType):  # None was left out

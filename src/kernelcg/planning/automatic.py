@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -15,12 +14,12 @@ from kernelcg.operators import ConstantInvertible, KernelPlusDiagonal
 from kernelcg.planning.costs import Costs
 from kernelcg.planning.forecast import Forecast
 from kernelcg.planning.growing_factor import Construction, first_factor
-from kernelcg.planning.options import Automatic, Option, named
+from kernelcg.planning.options import Automatic, Option, Ready
 from kernelcg.planning.pilot import Pilot, pilot
 from kernelcg.preconditioners.base import FACTORS_AT_ONCE
 from kernelcg.preconditioners.low_rank_remainder import NUMBERS_PER_NEIGHBOUR, LowRankAndRemainder
 from kernelcg.randomness import child
-from kernelcg.solvers import Attempt, SolveReport, Status, Stopping, solve
+from kernelcg.solvers import Approach, Attempt, SolveReport, Status, Stopping, solve
 
 TRIAL = 3
 """Iterations without preconditioner before their end is forecast."""
@@ -78,11 +77,16 @@ class Search:
 
     def run(self) -> Automatic:
         """Choose, solve, and choose again until converged or nothing is left to try."""
-        remaining = self._plain()
+        trial, remaining = self._trial()
+        if trial is not None:
+            remaining = self._attempt(trial).remaining()
         if not self.reports or not self._finished():
             option = self._choose_within_memory(remaining)
             while True:
-                forecast = self._carry_out(option)
+                try:
+                    forecast = self._attempt(self._ready(option))
+                except MemoryBudgetExceeded as error:
+                    forecast = self._attempt(self._ready(self._without_memory(option, error)))
                 if self._finished() or (stronger := self._escalation(option, forecast)) is None:
                     break
                 option = stronger
@@ -91,24 +95,24 @@ class Search:
 
     # the steps
 
-    def _plain(self) -> float:
-        """Iterate without preconditioner while that promises to end soonest; return how many iterations are left.
+    def _trial(self) -> tuple[Ready | None, float]:
+        """Return a trial without preconditioner, or None and the iterations that it would need if these are too many.
 
-        Where a product is dear, a pilot comes first: no part of A is harder than A.
+        The trial lasts as long as it is expected to end sooner than a preconditioned solve. Where a product takes long,
+        a pilot solve on a few rows comes first: no part of A needs more iterations than A.
         """
         if TRIAL * self.costs.product > PILOT_SECONDS:
             tried = self._pilot()
             trial = tried.trial(self.low_rank.F, 0)
             if trial.iterations * self.costs.product > self._exploring():
-                return trial.expected(tried.ratio)
+                return None, trial.expected(tried.ratio)
         forecast = self._forecast(0, 0)
 
         def exploring_is_cheaper() -> bool:
             return forecast.iterations >= TRIAL and forecast.remaining_seconds() > self._exploring()
 
-        option = Option("no preconditioner", 0, 0, math.nan, math.nan, "a trial")
-        self._attempt(option, None, forecast, exploring_is_cheaper)
-        return forecast.remaining()
+        option = Option(Approach.PLAIN, 0, 0, math.nan, math.nan, "a trial")
+        return Ready(option, None, forecast, exploring_is_cheaper, option.what), math.nan
 
     def _exploring(self) -> float:
         """Return the least that a preconditioned solve costs."""
@@ -120,13 +124,13 @@ class Search:
             return self._choose(remaining)
         except MemoryBudgetExceeded as error:
             self.notes.append(f"looking for a preconditioner was given up: {error}")
-            return Option("no preconditioner", 0, 0, remaining, math.inf, "memory is short")
+            return Option(Approach.PLAIN, 0, 0, remaining, math.inf, "memory is short")
 
     def _choose(self, remaining: float) -> Option:
         """Return the cheapest option, growing the low-rank factor while that is what pays."""
         plain = remaining * self.costs.product
         standing = [
-            Option("no preconditioner", 0, 0, remaining, plain, "as before: the cheapest way to the end"),
+            Option(Approach.PLAIN, 0, 0, remaining, plain, "as before: the cheapest way to the end"),
             *self._direct_option("the cheapest way to the end"),
         ]
         rank = min(FIRST_RANK, self._rank_limit())
@@ -156,43 +160,39 @@ class Search:
     def _cheapest(self, options: list[Option]) -> Option:
         """Return the cheapest option that fits the time left, or else one that can be interrupted."""
         fitting = [option for option in options if option.seconds <= self._seconds_left()]
-        interruptible = [option for option in options if option.what == "no preconditioner"]
+        interruptible = [option for option in options if option.approach is Approach.PLAIN]
         return min(fitting or interruptible or options, key=lambda option: option.seconds)
 
-    def _carry_out(self, option: Option) -> Forecast:
-        """Do what the option says, or go on without preconditioner if memory has become too short for it."""
-        try:
-            return self._solve(option)
-        except MemoryBudgetExceeded as error:
-            self.notes.append(f"{option.what} was given up: {error}")
-            why = "nothing stronger fits the memory"
-            return self._solve(Option("no preconditioner", len(self.A), NEIGHBOURS[-1], math.inf, math.inf, why))
+    def _without_memory(self, option: Option, error: MemoryBudgetExceeded) -> Option:
+        """Note that the option did not fit the memory, and return the one without preconditioner in its place."""
+        self.notes.append(f"{option.what} was given up: {error}")
+        why = "nothing stronger fits the memory"
+        return Option(Approach.PLAIN, len(self.A), NEIGHBOURS[-1], math.inf, math.inf, why)
 
-    def _solve(self, option: Option) -> Forecast:
-        """Build what the option asks for and solve with it."""
-        self.built, P = None, None
-        if option.what.startswith("low rank"):
+    def _ready(self, option: Option) -> Ready:
+        """Build what the option asks for."""
+        self.built, P, what = None, None, option.what
+        if option.approach is Approach.LOW_RANK:
             self.low_rank.grow(option.rank)
             prepared = self.low_rank.beside(option.rank, option.neighbours, self.generator)
             how = Construction(self.generator.initial_seed(), self.low_rank.ranks, option.rank, option.neighbours)
             P = prepared.factor(self.A.scale, self.A.diagonal)
             self.built = (prepared, P, how)
-            option = replace(option, what=named(self.low_rank.F[:, : option.rank].shape[1], option.neighbours))
+            what = replace(option, rank=self.low_rank.F[:, : option.rank].shape[1]).what
         forecast = self._forecast(option.rank, option.neighbours)
         patience = 2 * option.iterations + 10
 
         def too_slow() -> bool:
-            if forecast.iterations < patience or option.what == "direct":
+            if forecast.iterations < patience or option.approach is Approach.DIRECT:
                 return False
             stronger = self._escalation(option, forecast)
             return stronger is not None and stronger.seconds < forecast.remaining_seconds()
 
-        self._attempt(option, P, forecast, too_slow)
-        return forecast
+        return Ready(option, P, forecast, too_slow, what)
 
     def _escalation(self, option: Option, forecast: Forecast) -> Option | None:
         """Return the cheapest stronger option, if there is any."""
-        if option.what == "direct" or self._out_of_limits():
+        if option.approach is Approach.DIRECT or self._out_of_limits():
             return None
         why = f"{option.what} was too slow"
         stronger = self._direct_option(why)
@@ -209,7 +209,7 @@ class Search:
     def _direct_option(self, why: str) -> list[Option]:
         if 8 * len(self.A) ** 2 > self.A.memory_budget():
             return []
-        return [Option("direct", 0, 0, 1, self.costs.direct(), why)]
+        return [Option(Approach.DIRECT, 0, 0, 1, self.costs.direct(), why)]
 
     def _rank_option(self, target: int) -> list[Option]:
         return [self._priced(target, 0, FEW, 0.0, "more rank")] if target <= self._rank_limit() else []
@@ -233,7 +233,7 @@ class Search:
 
     def _priced(self, rank: int, neighbours: int, iterations: float, local: float, why: str) -> Option:
         seconds = self.costs.low_rank(rank) + local + iterations * self.costs.iteration(rank, neighbours)
-        return Option(named(rank, neighbours), rank, neighbours, iterations, seconds, why)
+        return Option(Approach.LOW_RANK, rank, neighbours, iterations, seconds, why)
 
     def _first_pilot_rank(self) -> int:
         """Return the rank that costs no more than one product, at which it is time to look around."""
@@ -259,14 +259,9 @@ class Search:
     def _forecast(self, rank: int, neighbours: int) -> Forecast:
         return Forecast(self.thresholds, TRIAL, self.costs.iteration(rank, neighbours))
 
-    def _attempt(
-        self,
-        option: Option,
-        P: ConstantInvertible | None,
-        forecast: Forecast,
-        give_up: Callable[[], bool],
-    ) -> None:
-        """Solve from where the last attempt ended, watching the forecast, and keep the record."""
+    def _attempt(self, ready: Ready) -> Forecast:
+        """Solve from where the last attempt ended, record the attempt, and return the forecast that followed it."""
+        option, forecast = ready.option, ready.forecast
         before, done = time.perf_counter() - self.began, self._iterations()
         build_seconds = time.perf_counter() - self.idle_since
 
@@ -276,7 +271,7 @@ class Search:
             shifted = replace(progress, iteration=progress.iteration + done, seconds=progress.seconds + before)
             later = replace(event, seconds=shifted.seconds, payload=shifted)
             self.stopped = bool(self.callback and self.callback(later))
-            return self.stopped or give_up()
+            return self.stopped or ready.give_up()
 
         limits = replace(
             self.stopping,
@@ -286,8 +281,8 @@ class Search:
         report = solve(
             self.A,
             self.B,
-            method="direct" if option.what == "direct" else None,
-            preconditioner=P,
+            method="direct" if option.approach is Approach.DIRECT else None,
+            preconditioner=ready.P,
             start=self.X,
             stopping=limits,
             callback=watch,
@@ -296,7 +291,7 @@ class Search:
         self.reports.append(report)
         steps = int(report.iterations.max())
         attempt = Attempt(
-            option.what,
+            ready.what,
             option.why,
             option.iterations,
             option.seconds,
@@ -304,9 +299,11 @@ class Search:
             steps,
             report.seconds,
             report.status,
+            option.approach,
         )
         self.attempts.append(attempt)
         self.idle_since = time.perf_counter()
+        return forecast
 
     def _iterations(self) -> int:
         return sum(int(report.iterations.max()) for report in self.reports)

@@ -14,11 +14,11 @@ from kernelcg.operators import Invertible, KernelPlusDiagonal
 from kernelcg.planning.automatic import Search
 from kernelcg.planning.costs import Costs, Pricing
 from kernelcg.planning.growing_factor import Construction, constructed
+from kernelcg.planning.options import Automatic
 from kernelcg.planning.pricing import costs_of, pricing_of
 from kernelcg.preconditioners import Preconditioner, Prepared, recipe
-from kernelcg.preconditioners.low_rank_remainder import LowRankAndRemainder
 from kernelcg.randomness import seeded
-from kernelcg.solvers import Attempt, SolveReport, Status, Stopping
+from kernelcg.solvers import Approach, Attempt, SolveReport, Status, Stopping
 from kernelcg.solvers import solve as solve_with
 
 Choice = str | Preconditioner | Invertible | None
@@ -111,7 +111,7 @@ def solve_with_recipe(
     P = prepared.factor(A.scale, A.diagonal)
     built = time.perf_counter() - began
     report = solve_with(A, B, preconditioner=P, start=start, stopping=_less(stopping, built), callback=callback)
-    attempt = _attempt(chosen.name(), "as asked", built, report)
+    attempt = _attempt(Approach.NAMED, chosen.name(), "as asked", built, report)
     return replace(
         report,
         columns=report.columns + prepared.setup_products,
@@ -127,9 +127,9 @@ def _less(stopping: Stopping, seconds: float, iterations: int = 0) -> Stopping:
     return replace(stopping, max_seconds=left, max_iterations=stopping.max_iterations - iterations)
 
 
-def _attempt(what: str, why: str, build_seconds: float, report: SolveReport) -> Attempt:
+def _attempt(approach: Approach, what: str, why: str, build_seconds: float, report: SolveReport) -> Attempt:
     steps = int(report.iterations.max())
-    return Attempt(what, why, math.nan, math.nan, build_seconds, steps, report.seconds, report.status)
+    return Attempt(what, why, math.nan, math.nan, build_seconds, steps, report.seconds, report.status, approach)
 
 
 def solve_automatically(
@@ -146,13 +146,29 @@ def solve_automatically(
 
     The choice goes by costs: those that ``pricing`` says, or by default those of this machine's stored profile.
     """
+    search = _search(A, B, start, stopping, callback, generator, memory, pricing)
+    result = search.run()
+    return result.report, _kept(result, search.costs)
+
+
+def _search(
+    A: KernelPlusDiagonal,
+    B: Any,
+    start: Any,
+    stopping: Stopping,
+    callback: Listener | None,
+    generator: Generator | None,
+    memory: int | str | None,
+    pricing: Pricing | None,
+) -> Search:
+    """Return the automatic choice for this system, ready to run, with the costs by which it goes."""
     if not isinstance(A, KernelPlusDiagonal):
         raise TypeError(f"an automatic choice needs a KernelPlusDiagonal, not {type(A).__name__}; name a recipe")
     held = memory_bytes(memory)
     numbers = math.inf if held is None else held // 8
     right = matrix(B, "B", finite=False).double()
     costs = costs_of(pricing or pricing_of(A.kernel, A.X, A.backend), A, right.shape[1])
-    search = Search(
+    return Search(
         A,
         right,
         start=None if start is None else torch.as_tensor(start).double(),
@@ -162,17 +178,15 @@ def solve_automatically(
         numbers=numbers,
         costs=costs,
     )
-    result = search.run()
-    return result.report, kept_at(costs, result.prepared, result.how)
 
 
-def kept_at(costs: Costs, prepared: LowRankAndRemainder | None, how: Construction | None) -> Kept:
-    """Return the record of a preconditioner that was just made, at these costs."""
-    if prepared is None:
+def _kept(result: Automatic, costs: Costs) -> Kept:
+    """Return the record of the preconditioner that an automatic choice ended with, at these costs."""
+    if result.prepared is None:
         return Kept(None, 0.0, 0.0)
-    rank, neighbours = prepared.rank, prepared.neighbours
+    rank, neighbours = result.prepared.rank, result.prepared.neighbours
     build_seconds = costs.low_rank(rank) + costs.local(rank, neighbours)
-    return Kept(prepared, build_seconds, costs.iteration(rank, neighbours), how=how)
+    return Kept(result.prepared, build_seconds, costs.iteration(rank, neighbours), how=result.how)
 
 
 def solve_reusing(
@@ -194,12 +208,14 @@ def solve_reusing(
     ``pricing`` is as in `solve_automatically`.
     """
     if kept is None or kept.prepared is None or not kept.pays:
-        return solve_automatically(A, B, start, stopping, callback, generator, memory, pricing)
+        search = _search(A, B, start, stopping, callback, generator, memory, pricing)
+        result = search.run()
+        return result.report, _kept(result, search.costs)
     began = time.perf_counter()
     P = kept.prepared.factor(A.scale, A.diagonal)
     built = time.perf_counter() - began
     first = solve_with(A, B, preconditioner=P, start=start, stopping=_less(stopping, built), callback=callback)
-    attempt = _attempt("the preconditioner kept", "it still paid", built, first)
+    attempt = _attempt(Approach.KEPT, "the preconditioner kept", "it still paid", built, first)
     first = replace(first, seconds=first.seconds + built, attempts=(attempt,))
     if first.status in (Status.CONVERGED, Status.STOPPED, Status.TIME_LIMIT, Status.MAX_ITERATIONS):
         return first, kept.after(first)

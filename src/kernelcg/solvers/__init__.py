@@ -3,12 +3,13 @@
 from kernelcg.solvers.direct import CholeskyFactor
 from kernelcg.solvers.log_determinant import LogDeterminant, log_determinant
 from kernelcg.solvers.matrix_functions import FunctionReport, apply_function, sample
-from kernelcg.solvers.report import Attempt, Progress, SolveReport, Status, Stopping
+from kernelcg.solvers.report import Approach, Attempt, Progress, SolveReport, Status, Stopping
 from kernelcg.solvers.shifted_solves import apply_function_rational, spectral_interval
 from kernelcg.solvers.solve import METHODS, solve
 
 __all__ = [
     "METHODS",
+    "Approach",
     "Attempt",
     "CholeskyFactor",
     "FunctionReport",

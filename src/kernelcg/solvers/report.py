@@ -63,6 +63,17 @@ class Progress:
     seconds: float
 
 
+class Approach(Enum):
+    """The kind of an attempt. The value is the sentence shown to the user."""
+
+    PLAIN = "conjugate gradients without a preconditioner"
+    LOW_RANK = "a low-rank factor, with or without neighbours, that the automatic choice built"
+    NAMED = "the preconditioner that the user named"
+    KEPT = "the preconditioner of an earlier system"
+    DIRECT = "a Cholesky factorisation"
+    UNKNOWN = "an attempt from a model file of version 0.1, which does not say"
+
+
 @dataclass(frozen=True)
 class Attempt:
     """One method tried on the way to a solution: what was chosen and why, what was expected, what happened."""
@@ -75,6 +86,7 @@ class Attempt:
     iterations: int
     solve_seconds: float
     status: Status
+    approach: Approach = Approach.UNKNOWN
 
     def __str__(self) -> str:
         expected = (

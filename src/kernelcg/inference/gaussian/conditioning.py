@@ -22,7 +22,7 @@ from kernelcg.planning import Kept
 from kernelcg.planning.plan import Storage
 from kernelcg.preconditioners import Preconditioner, Prepared, recipe
 from kernelcg.randomness import child
-from kernelcg.solvers import CholeskyFactor, SolveReport, Status, Stopping, solve
+from kernelcg.solvers import Approach, CholeskyFactor, SolveReport, Status, Stopping, solve
 
 REFINEMENTS = 3
 
@@ -209,7 +209,7 @@ def _iteratively(
         report = replace(
             report, products=joined.products, columns=joined.columns, seconds=joined.seconds, tried=joined.tried
         )
-    if any(attempt.what == "direct" for attempt in report.attempts):
+    if any(attempt.approach is Approach.DIRECT for attempt in report.attempts):
         exact = A.with_precision(torch.float64)
         direct = _directly(problem, exact, B, stopping, callback)  # the factor serves all that follows
         return replace(direct, report=report) if direct.P is not None else _Solved(report)

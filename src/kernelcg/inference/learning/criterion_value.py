@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kernelcg.errors import SolveFailed
-from kernelcg.solvers import SolveReport, Status
+from kernelcg.solvers import Approach, SolveReport, Status
 
 GROUPS = 4
 """Parts into which the probes are divided to measure standard errors of the gradient."""
@@ -44,9 +44,9 @@ class CriterionValue:
     @property
     def needed_a_factor(self) -> bool:
         """Whether the linear solve iterated in vain, for more than a trial, and ended in a factorisation."""
-        if self.report is None or not any(attempt.what == "direct" for attempt in self.report.attempts):
+        if self.report is None or not any(attempt.approach is Approach.DIRECT for attempt in self.report.attempts):
             return False
-        return sum(one.iterations for one in self.report.attempts if one.what != "direct") > IN_VAIN
+        return sum(one.iterations for one in self.report.attempts if one.approach is not Approach.DIRECT) > IN_VAIN
 
     def raise_if_failed(self) -> "CriterionValue":
         """Return self, or raise `SolveFailed` with the reason."""
