@@ -15,7 +15,7 @@ from kernelcg.events import EventKind
 from kernelcg.inference import GaussianProcess, Learned, Noise, Numerics, Objective, Regression, learn
 from kernelcg.inference.gaussian.likelihood_by_cholesky import direct_estimate
 from kernelcg.inference.learning.criterion_value import CriterionValue
-from kernelcg.inference.learning.lbfgs import LONGEST_STEP, Ascent, Curvature, Point, Rule, advanced
+from kernelcg.inference.learning.lbfgs import LONGEST_STEP, Ascent, Curvature, Point, Rule, advanced, proposed
 from kernelcg.inference.learning.learn import WIDEST
 from kernelcg.kernels import RBF, Matern, Periodic
 from kernelcg.randomness import seeded
@@ -25,7 +25,7 @@ from kernelcg.solvers import Status, Stopping
 
 
 def function(f, known=True):
-    """Return f as `advanced` wants it, with values or without."""
+    """Return f as a search evaluates it, with values or without."""
 
     def evaluate(theta, state=None):
         x = theta.clone().requires_grad_()
@@ -48,7 +48,10 @@ def ascended(evaluate, start, rule, callback=None):
     """Return the end of the search from a point; tell the callback of every point it steps to."""
     ascent = Ascent(start)
     while not ascent.ended:
-        before, ascent = ascent, advanced(ascent, evaluate, rule)
+        before, proposal = ascent, proposed(ascent, rule)
+        if isinstance(proposal, Ascent):
+            return proposal
+        ascent = advanced(ascent, evaluate(proposal.theta), proposal.promised, rule)
         if callback and ascent.steps > before.steps:
             callback(ascent.point)
     return ascent

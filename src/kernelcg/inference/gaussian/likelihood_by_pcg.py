@@ -149,18 +149,19 @@ def iterative_estimate(
     gp = gp.with_log_parameters(theta)  # what is built here can be built again from theta, to the last bit
     A = problem.fast_system(gp)
     c, b, k = problem.Y.shape[1], problem.H.shape[1], numerics.probes
-    near = trail is not None and float((theta - trail.chosen_at).abs().max()) <= NEARBY
-    probes = _probes(problem, A, numerics, trail if near else None, None if value else LEAST_RANK)
-    B, start = torch.cat([problem.centred, problem.H, probes.W], dim=1), None if trail is None else trail.solutions
-    report, kept, kept_at = solve_nearby(problem, A, B, numerics, trail, theta, start=start, callback=callback)
-    if report.status in FATAL or not bool(report.solution.isfinite().all()):
-        return impossible(len(theta), report.status), None
-    pivots = probes.bound.pivots if probes.bound else trail.pivots if trail else NO_PIVOTS
-    chosen_at = trail.chosen_at if trail and near else theta
-    after = Trail(report.solution, kept, pivots, chosen_at, trail.frozen if trail and near else None, k, kept_at)
-    better = None if near or numerics.rademacher else _frozen(after, A, numerics)
-    if better:
-        return iterative_estimate(problem, gp, numerics, better, value=value, errors=errors, callback=callback)
+    while True:  # once, or twice where the first solve shows that other probes are better
+        near = trail is not None and float((theta - trail.chosen_at).abs().max()) <= NEARBY
+        probes = _probes(problem, A, numerics, trail if near else None, None if value else LEAST_RANK)
+        B, start = torch.cat([problem.centred, problem.H, probes.W], dim=1), None if trail is None else trail.solutions
+        report, kept, kept_at = solve_nearby(problem, A, B, numerics, trail, theta, start=start, callback=callback)
+        if report.status in FATAL or not bool(report.solution.isfinite().all()):
+            return impossible(len(theta), report.status), None
+        pivots = probes.bound.pivots if probes.bound else trail.pivots if trail else NO_PIVOTS
+        chosen_at = trail.chosen_at if trail and near else theta
+        after = Trail(report.solution, kept, pivots, chosen_at, trail.frozen if trail and near else None, k, kept_at)
+        trail = None if near or numerics.rademacher else _frozen(after, A, numerics)
+        if trail is None:
+            break
     solved_Y, solved_H, U = report.solution.split([c, b, k], dim=1)
     beta, a = generalised_least_squares(problem.H, solved_Y, solved_H)
     traces = Traces(A.with_precision(torch.float64), probes, gp.noise.variance.item(), U)

@@ -88,6 +88,19 @@ class Evaluation:
 
 
 @dataclass(frozen=True, eq=False)
+class Request:
+    """An evaluation that learning needs next: of which criterion, where, and with the trail of which evaluation.
+
+    ``promised`` is the gain in nats that the search predicts for the step; NaN where it predicts none.
+    """
+
+    objective: Criterion
+    theta: Tensor
+    trail: Any
+    promised: float = math.nan
+
+
+@dataclass(frozen=True, eq=False)
 class Search:
     """What a search maximises, from where, within which bounds, and whom it tells.
 
@@ -119,11 +132,10 @@ class Search:
         """Return θ within the bounds."""
         return theta.clamp(self.lower, self.upper)
 
-    def point(self, objective: Criterion, theta: Tensor, trail: Any) -> Point[Any]:
-        """Return criterion plus log prior and their gradient, 0 for what is not learned."""
-        gp = self.gp.with_log_parameters(theta)
-        estimate, trail = objective(gp, trail, value=False, callback=self.callback)
-        prior, slope = log_prior(gp)
+    def point(self, request: Request, estimate: CriterionValue, trail: Any) -> Point[Any]:
+        """Return criterion plus log prior and their gradient, 0 for what is not learned, and tell the listener."""
+        objective, theta = request.objective, request.theta
+        prior, slope = log_prior(self.gp.with_log_parameters(theta))
         gradient = torch.where(self.lower < self.upper, estimate.gradient + slope, 0.0)
         value = estimate.value + prior if objective.is_direct or math.isinf(estimate.value) else math.nan
         seen = Evaluation(len(objective.problem), method_of(objective), value, estimate.status, tuple(theta.tolist()))

@@ -1,7 +1,6 @@
 """Maximisation by L-BFGS that needs nothing but gradients, and uses values where they are exact enough."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -157,18 +156,20 @@ class Ascent(Generic[State]):
         return replace(self, promised=promised, reason=reason, converged=converged)
 
 
-def advanced(ascent: Ascent[State], evaluate: Callable[[Tensor, State], Point[State]], rule: Rule) -> Ascent[State]:
-    """Return the search after one more evaluation of f, or its end where no further step is worth while.
+@dataclass(frozen=True, eq=False)
+class Proposal:
+    """Where f is to be evaluated next, and the gain in nats that the slope and the curvature predict."""
 
-    Where f has a value, a step must bring a share of the gain that the slope promised, up to two standard errors.
-    Where only gradients are known, the slope must not have turned by the end of the step. A step that fails still
-    teaches the curvature along it: the next one starts from the same point, at most half as long. With the standard
-    errors of the gradient as ``noise`` it ends where pure noise would promise as much. A promise is believed
-    only after a step that promised little itself and used up the slope along it, as a right curvature makes it do.
+    theta: Tensor
+    promised: float
 
-    References
-    ----------
-    Nocedal & Wright (2006), Numerical Optimization, algorithms 7.4 and 3.5 and section 16.7 (projection).
+
+def proposed(ascent: Ascent[State], rule: Rule) -> Proposal | Ascent[State]:
+    """Return the next point to evaluate, or the search at its end where no further step is worth while.
+
+    With the standard errors of the gradient as ``noise`` the search ends where pure noise would predict as much gain. A
+    small predicted gain ends the search only after a step whose predicted gain was small too and which used up the
+    slope along it, as a right curvature makes it do.
     """
     point, curvature, tolerance = ascent.point, ascent.curvature, rule.tolerance
     direction = _direction(point, curvature, rule.lower, rule.upper)
@@ -182,7 +183,21 @@ def advanced(ascent: Ascent[State], evaluate: Callable[[Tensor, State], Point[St
     if ascent.steps == rule.max_steps:
         return ascent._end(promised, "the limit on steps came first", False)
     length = min(1.0, ascent.longest / float(direction.abs().max()))
-    new = evaluate((point.theta + length * direction).clamp(rule.lower, rule.upper), point.state)
+    return Proposal((point.theta + length * direction).clamp(rule.lower, rule.upper), promised)
+
+
+def advanced(ascent: Ascent[State], new: Point[State], promised: float, rule: Rule) -> Ascent[State]:
+    """Return the search after f was evaluated at a proposed point.
+
+    Where f has a value, a step must bring a share of the gain that the slope promised, up to two standard errors.
+    Where only gradients are known, the slope must not have turned by the end of the step. A step that fails still
+    teaches the curvature along it: the next one starts from the same point, at most half as long.
+
+    References
+    ----------
+    Nocedal & Wright (2006), Numerical Optimization, algorithms 7.4 and 3.5 and section 16.7 (projection).
+    """
+    point, curvature, tolerance = ascent.point, ascent.curvature, rule.tolerance
     if new.usable:
         curvature = curvature.after(new.theta - point.theta, point.gradient - new.gradient)
     counted = replace(

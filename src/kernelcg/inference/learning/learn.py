@@ -10,10 +10,19 @@ from torch import Generator, Tensor
 
 from kernelcg.errors import StateMismatch, StopRequested
 from kernelcg.events import EventKind, Listener, insisting, tell, timed
-from kernelcg.inference.learning.criterion import Criterion, Search
+from kernelcg.inference.learning.criterion import Criterion, Request, Search
+from kernelcg.inference.learning.lbfgs import Point
 from kernelcg.inference.learning.origin import Origin
 from kernelcg.inference.learning.stages import HOPELESS, Staged
-from kernelcg.inference.learning.state import Outcome, Stage, Step, StepTaken, TrainingState
+from kernelcg.inference.learning.state import (
+    Outcome,
+    Stage,
+    StagedState,
+    Step,
+    StepTaken,
+    StochasticState,
+    TrainingState,
+)
 from kernelcg.inference.learning.stochastic import RULES, STEP_SIZES, Stochastic
 from kernelcg.parameters import Parametric
 from kernelcg.planning import Plan
@@ -70,8 +79,11 @@ class Way(Protocol):
     def best_so_far(self, at: Any) -> Tensor:
         """Return the log hyperparameters to keep if it ends at this place."""
 
-    def after(self, state: TrainingState, at: Any) -> TrainingState:
-        """Return the state after the next evaluation."""
+    def next(self, at: Any) -> Request | StagedState | StochasticState:
+        """Return what is to be evaluated next, or the place where learning goes on without an evaluation."""
+
+    def after(self, state: TrainingState, at: Any, request: Request, point: Point[Any]) -> TrainingState:
+        """Return the state after the evaluation that was asked for."""
 
     def lean(self, at: Any) -> Any:
         """Return the place as it can be stored."""
@@ -120,20 +132,39 @@ def learn(
     now = time.perf_counter()
     spent = resume.steps[-1].seconds if resume is not None and resume.steps else 0.0
     search = Search(objective, gp, lower, upper, now - spent, insisting(timed(callback, now)))
-    if optimizer == "lbfgs":
-        way: Way = Staged.of(search, max_steps, restarts, generator)
-    else:
-        size = STEP_SIZES[optimizer] if step_size is None else step_size
-        way = Stochastic(search, optimizer, size, max_steps, generator)
+    way = _way(search, optimizer, max_steps, step_size, restarts, generator)
     seed = generator.initial_seed()
     options = {"optimizer": optimizer, "step_size": step_size, "restarts": restarts, "seed": seed}
-    origin = Origin.of(objective, gp, options, way.parts)
-    learned = _searched(way, _state_to_begin_with(way, origin, resume))
+    state = _state_to_begin_with(way, Origin.of(objective, gp, options, way.parts), resume)
+    try:
+        while (outcome := way.outcome(state.at)) is None:
+            if stage := way.stage(state.at):
+                tell(search.callback, EventKind.STAGE, stage, search.began)
+            request = way.next(state.at)
+            if not isinstance(request, Request):
+                state = state.moved(request)
+                continue
+            at = gp.with_log_parameters(request.theta)
+            estimate, trail = request.objective(at, request.trail, value=False, callback=search.callback)
+            state = _after(way, state, request, search.point(request, estimate, trail))
+    except StopRequested as stop:
+        outcome = Outcome(way.best_so_far(state.at), False, str(stop), stopped=True)
+    learned = _learned(search, state, outcome)
     try:
         tell(timed(callback, now), EventKind.LEARNED, learned, now)
     except StopRequested as stop:
         return replace(learned, converged=False, reason=str(stop), stopped=True)
     return learned
+
+
+def _way(
+    search: Search, optimizer: str, max_steps: int, step_size: float | None, restarts: int, generator: Generator
+) -> Way:
+    """Return how the state advances with this optimizer."""
+    if optimizer == "lbfgs":
+        return Staged.of(search, max_steps, restarts, generator)
+    size = STEP_SIZES[optimizer] if step_size is None else step_size
+    return Stochastic(search, optimizer, size, max_steps, generator)
 
 
 def _state_to_begin_with(way: Way, origin: Origin, resume: TrainingState | None) -> TrainingState:
@@ -144,21 +175,13 @@ def _state_to_begin_with(way: Way, origin: Origin, resume: TrainingState | None)
     return replace(resume, at=way.restored(resume.at))
 
 
-def _searched(way: Way, state: TrainingState) -> Learned:
-    """Advance the state until it has an outcome, or a listener asks for the best so far."""
-    search = way.search
-    try:
-        while (outcome := way.outcome(state.at)) is None:
-            if stage := way.stage(state.at):
-                tell(search.callback, EventKind.STAGE, stage, search.began)
-            known = len(state.steps)
-            state = way.after(state, state.at)
-            if len(state.steps) > known:
-                stored = replace(state, at=way.lean(state.at))
-                tell(search.callback, EventKind.STEP, StepTaken(state.steps[-1], stored), search.began)
-    except StopRequested as stop:
-        outcome = Outcome(way.best_so_far(state.at), False, str(stop), stopped=True)
-    return _learned(search, state, outcome)
+def _after(way: Way, state: TrainingState, request: Request, point: Point[Any]) -> TrainingState:
+    """Return the state after an evaluation; tell the listener if it was a step."""
+    search, moved = way.search, way.after(state, state.at, request, point)
+    if len(moved.steps) > len(state.steps):
+        stored = replace(moved, at=way.lean(moved.at))
+        tell(search.callback, EventKind.STEP, StepTaken(moved.steps[-1], stored), search.began)
+    return moved
 
 
 def _learned(search: Search, state: TrainingState, outcome: Outcome) -> Learned:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from kernelcg.inference.learning.criterion import Criterion, Search, method_of
-from kernelcg.inference.learning.lbfgs import Ascent, Point, Rule, advanced
+from kernelcg.inference.learning.criterion import Criterion, Request, Search, method_of
+from kernelcg.inference.learning.lbfgs import Ascent, Point, Rule, advanced, proposed
 from kernelcg.inference.learning.state import Outcome, Stage, StagedState, Step, TrainingState
 from kernelcg.randomness import child
 
@@ -94,25 +94,29 @@ class Staged:
         known = not any(math.isnan(point.value) for point in usable)
         return max(usable, key=lambda point: point.value).theta if known else usable[-1].theta
 
-    def after(self, state: TrainingState, at: StagedState) -> TrainingState:
-        """Return the state after one evaluation, or at the beginning of the next search or stage."""
+    def next(self, at: StagedState) -> Request | StagedState:
+        """Return what is to be evaluated next, or where the next search or stage begins."""
         if at.ascent is None:
-            ascent = self._begun(at)
-            return state.moved(self._noted(at, ascent), 1, ascent.failures)
+            start = at.starts[len(at.ended)].clamp(self.search.lower, self._upper(at.stage))
+            return Request(self.objective(at), start, None)
         if at.ascent.ended:
-            return state.moved(self._beyond(at))
-        objective, before = self.objective(at), at.ascent
+            return self._beyond(at)
+        proposal = proposed(at.ascent, self._rule(at))
+        if isinstance(proposal, Ascent):
+            return self._noted(at, proposal)
+        return Request(self.objective(at), proposal.theta, at.ascent.point.state, proposal.promised)
 
-        def evaluate(theta: Tensor, trail: Any) -> Point[Any]:
-            return self.search.point(objective, theta, trail)
-
-        ascent = advanced(before, evaluate, self._rule(at))
-        evaluations, failures = ascent.evaluations - before.evaluations, ascent.failures - before.failures
-        moved = state.moved(self._noted(at, ascent), evaluations, failures)
+    def after(self, state: TrainingState, at: StagedState, request: Request, point: Point[Any]) -> TrainingState:
+        """Return the state after the evaluation that was asked for."""
+        before, objective = at.ascent, request.objective
+        if before is None:
+            ascent = self._begun(at, point)
+            return state.moved(self._noted(at, ascent), 1, ascent.failures)
+        ascent = advanced(before, point, request.promised, self._rule(at))
+        moved = state.moved(self._noted(at, ascent), 1, ascent.failures - before.failures)
         if ascent.steps == before.steps:
             return moved
-        point, rows = ascent.point, len(objective.problem)
-        theta = tuple(point.theta.tolist())
+        rows, theta = len(objective.problem), tuple(point.theta.tolist())
         return moved.stepped(Step(rows, method_of(objective), point.value, self.search.seconds, theta))
 
     def _noted(self, at: StagedState, ascent: Ascent[Any]) -> StagedState:
@@ -144,10 +148,9 @@ class Staged:
         trail = change(self.objectives[at.stage], point.state)
         return replace(at, ascent=replace(at.ascent, point=replace(point, state=trail)))
 
-    def _begun(self, at: StagedState) -> Ascent[Any]:
-        """Return the search from the next start, after its first evaluation."""
+    def _begun(self, at: StagedState, first: Point[Any]) -> Ascent[Any]:
+        """Return the search that begins with this first point."""
         objective, search = self.objective(at), self.search
-        first = search.point(objective, at.starts[len(at.ended)].clamp(search.lower, self._upper(at.stage)), None)
         ascent = Ascent(first, at.curvature, failures=int(first.failed), needed_a_factor=first.needed_a_factor)
         if not first.usable:
             return replace(ascent, reason="the criterion is not finite at the start")

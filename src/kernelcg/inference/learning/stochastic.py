@@ -1,11 +1,13 @@
 """Stochastic gradient ascent: unbiased gradients with fresh probes at every step, on all data."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
-from kernelcg.inference.learning.criterion import Search, method_of
+from kernelcg.inference.learning.criterion import Request, Search, method_of
+from kernelcg.inference.learning.lbfgs import Point
 from kernelcg.inference.learning.state import Outcome, Stage, Step, StochasticState, TrainingState
 from kernelcg.randomness import child
 
@@ -84,11 +86,14 @@ class Stochastic:
             return at
         return replace(at, trail=self.search.objective.restored(at.trail, self.search.gp))
 
-    def after(self, state: TrainingState, at: StochasticState) -> TrainingState:
+    def next(self, at: StochasticState) -> Request:
+        """Return what is to be evaluated next: the criterion where the search is, with fresh probes."""
+        seed = child(self.generator, f"step {at.number}").initial_seed()
+        return Request(self.search.objective.seeded(seed), at.theta, at.trail)
+
+    def after(self, state: TrainingState, at: StochasticState, request: Request, point: Point[Any]) -> TrainingState:
         """Return the state after one step."""
         search, number = self.search, at.number
-        objective = search.objective.seeded(child(self.generator, f"step {number}").initial_seed())
-        point = search.point(objective, at.theta, at.trail)
         if not point.usable:
             reason = f"A could not be solved with at step {number}"
             return state.moved(StochasticState(at.theta, at.moments, None, number, reason), 1, int(point.failed))
@@ -96,5 +101,7 @@ class Stochastic:
         theta = search.clamped(at.theta + self.step_size * direction)
         trail = point.state and point.state.without_probes()
         moved = state.moved(StochasticState(theta, moments, trail, number + 1), 1, int(point.failed))
-        rows = len(objective.problem)
-        return moved.stepped(Step(rows, method_of(objective), point.value, search.seconds, tuple(theta.tolist())))
+        rows = len(request.objective.problem)
+        return moved.stepped(
+            Step(rows, method_of(request.objective), point.value, search.seconds, tuple(theta.tolist()))
+        )
