@@ -151,7 +151,7 @@ def test_a_wrong_choice_is_repaired(monkeypatch):
 
 
 def test_same_seed_same_numbers(monkeypatch):
-    monkeypatch.setattr(module.Search, "_plain", lambda self: N)
+    monkeypatch.setattr(module.Search, "_trial", lambda self: (None, N))
     A, B = system(0.3, 1e-4, memory=NO_DIRECT), normal(N, 1, 1)
     first, second = (planning.solve(A, B, stopping=Stopping(rtol=1e-6), generator=seeded(5)) for _ in range(2))
     assert torch.equal(first.solution, second.solution)

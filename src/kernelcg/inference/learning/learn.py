@@ -146,7 +146,11 @@ def learn(
                 continue
             at = gp.with_log_parameters(request.theta)
             estimate, trail = request.objective(at, request.trail, value=False, callback=search.callback)
-            state = _after(way, state, request, search.point(request, estimate, trail))
+            known = len(state.steps)
+            state = way.after(state, state.at, request, search.point(request, estimate, trail))
+            if len(state.steps) > known:
+                taken = StepTaken(state.steps[-1], replace(state, at=way.lean(state.at)))
+                tell(search.callback, EventKind.STEP, taken, search.began)
     except StopRequested as stop:
         outcome = Outcome(way.best_so_far(state.at), False, str(stop), stopped=True)
     learned = _learned(search, state, outcome)
@@ -173,15 +177,6 @@ def _state_to_begin_with(way: Way, origin: Origin, resume: TrainingState | None)
         return TrainingState(origin, way.first())
     origin.require(resume.origin)
     return replace(resume, at=way.restored(resume.at))
-
-
-def _after(way: Way, state: TrainingState, request: Request, point: Point[Any]) -> TrainingState:
-    """Return the state after an evaluation; tell the listener if it was a step."""
-    search, moved = way.search, way.after(state, state.at, request, point)
-    if len(moved.steps) > len(state.steps):
-        stored = replace(moved, at=way.lean(moved.at))
-        tell(search.callback, EventKind.STEP, StepTaken(moved.steps[-1], stored), search.began)
-    return moved
 
 
 def _learned(search: Search, state: TrainingState, outcome: Outcome) -> Learned:
