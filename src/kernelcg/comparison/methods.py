@@ -13,6 +13,7 @@ from kernelcg.events import Event, EventKind, Listener
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.learning.criterion import Criterion
 from kernelcg.inference.learning.learn import Learned, learn
+from kernelcg.inference.learning.optimizer import Optimizer
 from kernelcg.inference.learning.state import Step
 from kernelcg.randomness import child
 
@@ -47,7 +48,7 @@ class Method:
     preconditioner: str | None = "auto"
     rms: float | None = None
     probes: int | None = None
-    optimizer: str = "lbfgs"
+    optimizer: Optimizer = Optimizer.LBFGS
     growing: bool = True
     batch: int | None = None
     sparse: str | None = None
@@ -62,7 +63,7 @@ class Method:
     @property
     def limit(self) -> int:
         """Return the largest number of steps: that of the estimators on each part of growing data."""
-        return STEPS["lbfgs"] if self.growing and self.optimizer == "lbfgs" else ENDLESS
+        return STEPS[Optimizer.LBFGS] if self.growing and self.optimizer is Optimizer.LBFGS else ENDLESS
 
 
 METHODS: Mapping[str, Method] = {
@@ -84,7 +85,7 @@ METHODS: Mapping[str, Method] = {
             preconditioner="nystrom",
             rms=RMS_OF_PAPER,
             probes=4,
-            optimizer="adagrad",
+            optimizer=Optimizer.ADAGRAD,
         ),
         Method(
             "CG",
@@ -93,7 +94,7 @@ METHODS: Mapping[str, Method] = {
             preconditioner=None,
             rms=RMS_OF_PAPER,
             probes=4,
-            optimizer="adagrad",
+            optimizer=Optimizer.ADAGRAD,
         ),
         Method("FITC", "fully independent training conditional, n^⅔ inducing inputs", growing=False, sparse="fitc"),
         Method("PITC", "partially independent training conditional, the same", growing=False, sparse="pitc"),
@@ -118,7 +119,7 @@ def numerics_of(method: Method, task: Task, seed: int, seconds: float = math.inf
         task.probes if method.probes is None else method.probes,
         preconditioner=method.preconditioner,
         seed=first,
-        rademacher=method.optimizer != "lbfgs",
+        rademacher=method.optimizer is not Optimizer.LBFGS,
     )
     stopping = found.stopping if method.rms is None else task.resolved(method.rms)
     return replace(found, stopping=replace(stopping, max_seconds=seconds))
@@ -157,7 +158,7 @@ def learned_by(
         criterion,
         task.start,
         optimizer=method.optimizer,
-        step_size=1.0 if method.optimizer == "adagrad" else None,
+        step_size=1.0 if method.optimizer is Optimizer.ADAGRAD else None,
         max_steps=limit,
         generator=generator,
         callback=callback,

@@ -16,6 +16,7 @@ from torch import Tensor
 from kernelcg.comparison.sparse_prior import LatentPosterior, SparseApproximation
 from kernelcg.errors import SolveFailed
 from kernelcg.events import Listener
+from kernelcg.inference.gaussian.drift import MeanKind
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.learning.criterion_value import CriterionValue, impossible
@@ -43,7 +44,7 @@ class SparseCriterion(ABC):
     approximation: SparseApproximation
 
     def __post_init__(self) -> None:
-        if self.problem.mean != "zero":
+        if self.problem.mean != MeanKind.ZERO:
             raise ValueError(f"sparse approximations take mean='zero', not {self.problem.mean!r}")
         if self.approximation.U.shape[1] != self.problem.X.shape[1]:
             d, own = self.problem.X.shape[1], self.approximation.U.shape[1]

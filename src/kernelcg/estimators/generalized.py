@@ -15,7 +15,7 @@ from kernelcg.estimators.laplace_estimator import Floats, LaplaceEstimator
 from kernelcg.estimators.session import Resumable, predicting, tell_of_all
 from kernelcg.estimators.settings import START_NOISE, first_kernel
 from kernelcg.events import Listener
-from kernelcg.inference.gaussian.drift import spread_of
+from kernelcg.inference.gaussian.drift import MeanKind, spread_of
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.likelihoods import Binomial, Gamma, Gaussian, Likelihood, NegativeBinomial, Poisson, StudentT
 from kernelcg.planning import Plan, Pricing
@@ -161,7 +161,7 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
         problem = self._observations(X, y, plan, _checked_exposure(exposure, len(X)), mean=self.mean)
         likelihood, variance = self._first_likelihood(problem.y)
         likelihood.check(problem.y, problem.exposure)
-        if self.mean != "zero":
+        if self.mean != MeanKind.ZERO:
             _require_level(likelihood, problem.y, problem.exposure)
         kernel = self._first_kernel(first_kernel(problem.X, variance))
         gp = LatentProcess(kernel, likelihood)

@@ -22,6 +22,8 @@ from kernelcg.estimators.settings import (
 from kernelcg.estimators.sklearn_kernels import converted, sklearn_pairwise
 from kernelcg.events import EventKind, Listener
 from kernelcg.inference.bounds.certificate import certificate
+from kernelcg.inference.gaussian.drift import MeanKind
+from kernelcg.inference.gaussian.likelihood_by_cholesky import CriterionName
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.gaussian.model import GaussianProcess, Noise, Regression
 from kernelcg.inference.gaussian.objective import Objective
@@ -32,7 +34,7 @@ from kernelcg.randomness import child
 
 Floats = NDArray[np.float64]
 
-SELECTIONS = ("loo", "gcv", "marginal_likelihood")
+SELECTIONS = (CriterionName.LOO, CriterionName.GCV, CriterionName.MARGINAL_LIKELIHOOD)
 
 STEPS = 100
 
@@ -147,10 +149,10 @@ class KernelRidge(GaussianEstimator):
             weights = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
             X, Y, noise, extra = self._weighted(X, Y, weights, noise)
         self._y_shape = y.shape[1:]
-        problem = self._regression(X, Y, extra, "zero", plan)
+        problem = self._regression(X, Y, extra, MeanKind.ZERO, plan)
         gp = GaussianProcess(kernel, noise)
         count = learned_count(gp, self.selection is not None)
-        work = problem.workload(parameters=count, exact_only=self.selection == "loo")
+        work = problem.workload(parameters=count, exact_only=self.selection == CriterionName.LOO)
         problem, made = self._planned(problem, kernel, work, self.probes, plan, pricing)
         return problem, gp, made
 

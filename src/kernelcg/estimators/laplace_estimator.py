@@ -33,6 +33,7 @@ from kernelcg.inference.laplace.newton_systems import IterativeSystems
 from kernelcg.inference.laplace.objective import LaplaceObjective
 from kernelcg.inference.laplace.posterior import LaplacePosterior, LatentPrediction, condition_laplace
 from kernelcg.inference.learning.learn import learn
+from kernelcg.inference.learning.optimizer import STOCHASTIC, Optimizer
 from kernelcg.kernels import Kernel
 from kernelcg.planning import Plan, Pricing
 from kernelcg.planning.planner import BLOCKS
@@ -123,7 +124,7 @@ class LaplaceEstimator(ProcessEstimator):
 
     def _numerics(self, problem: Observations) -> Numerics:
         seed = generator_from(self.random_state).initial_seed()
-        stochastic, probes = self.optimizer in ("adagrad", "adam"), self.probes
+        stochastic, probes = self.optimizer in STOCHASTIC, self.probes
         if probes is None:
             probes = FEW_PROBES if stochastic else affordable_probes(problem)
         return Numerics(probes, preconditioner=self.preconditioner, seed=seed, rademacher=stochastic)
@@ -133,7 +134,7 @@ class LaplaceEstimator(ProcessEstimator):
     ) -> tuple[Observations, Plan]:
         """Return the problem with its prices, and the plan of a fit."""
         count = learned_count(gp, self.optimizer is not None)
-        work = problem.workload(parameters=count, in_stages=self.optimizer == "lbfgs")
+        work = problem.workload(parameters=count, in_stages=self.optimizer == Optimizer.LBFGS)
         return self._planned(problem, gp.kernel, work, self._numerics(problem).probes, plan, pricing)
 
     def _learn_and_condition(

@@ -4,6 +4,7 @@ import math
 
 from torch import Tensor
 
+from kernelcg.inference.gaussian.drift import MeanKind
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.learning.learn import WIDEST, Learned
 from kernelcg.parameters import Parametric
@@ -12,9 +13,9 @@ ROUNDING = 1e-12
 """Norm of what the drift leaves of Y, relative to Y, that is nothing but rounding."""
 
 NOTHING_LEFT = {
-    "zero": "y is zero or constant",
-    "constant": "y is constant",
-    "linear": "y is linear in X",
+    MeanKind.ZERO: "y is zero or constant",
+    MeanKind.CONSTANT: "y is constant",
+    MeanKind.LINEAR: "y is linear in X",
 }
 
 
@@ -23,7 +24,8 @@ def unlearned(problem: Regression, gp: GaussianProcess) -> Learned | None:
     explained = problem.centred.norm(dim=0) <= ROUNDING * problem.Y.norm(dim=0)
     if not bool(explained.all()) or all(one.fixed for one in gp.restrictions()):
         return None
-    reason = f"nothing was learned, since {NOTHING_LEFT[problem.mean]}: the hyperparameters are those of the start"
+    why = NOTHING_LEFT[MeanKind(problem.mean)]
+    reason = f"nothing was learned, since {why}: the hyperparameters are those of the start"
     return Learned(gp, (), 0, False, reason, 0.0)
 
 

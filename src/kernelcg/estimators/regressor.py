@@ -40,6 +40,7 @@ from kernelcg.inference.gaussian.objective import Objective
 from kernelcg.inference.gaussian.posterior import Posterior, Prediction
 from kernelcg.inference.gaussian.sampling import draws
 from kernelcg.inference.learning.learn import Learned, learn
+from kernelcg.inference.learning.optimizer import STOCHASTIC, Optimizer
 from kernelcg.planning import Method, Plan, Pricing
 from kernelcg.planning.planner import Workload
 from kernelcg.randomness import child
@@ -202,7 +203,7 @@ class GPRegressor(GaussianEstimator):
 
     def _workload(self, problem: Regression, gp: GaussianProcess) -> Workload:
         count = learned_count(gp, self.optimizer is not None)
-        return problem.workload(parameters=count, in_stages=self.optimizer == "lbfgs")
+        return problem.workload(parameters=count, in_stages=self.optimizer == Optimizer.LBFGS)
 
     def update(
         self,
@@ -239,7 +240,9 @@ class GPRegressor(GaussianEstimator):
                 callback=session.onlooker,
             )
             if learn:
-                self._learn_and_condition(posterior.problem, posterior.gp, self.optimizer or "lbfgs", plan, session)
+                self._learn_and_condition(
+                    posterior.problem, posterior.gp, self.optimizer or Optimizer.LBFGS, plan, session
+                )
             else:
                 self._keep(posterior, self.learning_, plan, plan, session)
                 self._warn_of_fit(None, session, stacklevel=3)
@@ -364,7 +367,7 @@ class GPRegressor(GaussianEstimator):
 
     def _objective(self, problem: Regression, plan: Plan) -> Objective:
         seed = generator_from(self.random_state).initial_seed()
-        stochastic = self.optimizer in ("adagrad", "adam")
+        stochastic = self.optimizer in STOCHASTIC
         numerics = Numerics(self.probes, preconditioner=self.preconditioner, seed=seed, rademacher=stochastic)
         return Objective(problem, numerics=numerics, plan=plan)
 

@@ -20,7 +20,7 @@ from kernelcg.estimators.sklearn_kernels import converted
 from kernelcg.inference.gaussian.drift import DRIFTS, central_spread_of, spread_of
 from kernelcg.inference.gaussian.model import GaussianProcess, Noise, Regression
 from kernelcg.inference.laplace.latent_model import Observations
-from kernelcg.inference.learning.learn import OPTIMIZERS
+from kernelcg.inference.learning.optimizer import Optimizer
 from kernelcg.kernels import Kernel, Matern
 from kernelcg.parameters import Parametric
 from kernelcg.planning.plan import Method, Plan, Precision, method_named
@@ -30,7 +30,7 @@ from kernelcg.randomness import seeded
 
 logger = logging.getLogger("kernelcg")
 
-STEPS = {"lbfgs": 100, "adagrad": 50, "adam": 100}
+STEPS: dict[str, int] = {Optimizer.LBFGS: 100, Optimizer.ADAGRAD: 50, Optimizer.ADAM: 100}
 """Steps of each optimiser where ``max_iter`` is None."""
 
 START_NOISE = 0.1
@@ -61,8 +61,8 @@ def _number(value: Any) -> bool:
 OPTIONS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "method": (lambda v: isinstance(v, str) and v in tuple(Method), f"one of {', '.join(Method)}"),
     "optimizer": (
-        lambda v: v is None or (isinstance(v, str) and v in OPTIMIZERS),
-        f"one of {', '.join(OPTIMIZERS)} or None",
+        lambda v: v is None or (isinstance(v, str) and v in tuple(Optimizer)),
+        f"one of {', '.join(Optimizer)} or None",
     ),
     "max_iter": (lambda v: v is None or _whole(v, 0), "a whole number of steps, not negative, or None"),
     "max_seconds": (

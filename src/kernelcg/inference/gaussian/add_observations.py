@@ -8,6 +8,7 @@ from torch import Generator, Tensor
 from kernelcg.events import Listener
 from kernelcg.inference.bounds.lower_bound import LowerBound
 from kernelcg.inference.gaussian.conditioning import condition
+from kernelcg.inference.gaussian.drift import MeanKind
 from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.preconditioners import Preconditioner
 from kernelcg.preconditioners.low_rank_remainder import DiagonalRemainder, LowRankAndRemainder, sparse_remainder
@@ -34,7 +35,7 @@ def updated(
     known = _joined(old.noise_variance, noise_variance, len(old), len(X))
     problem = replace(old, X=torch.cat([old.X, X]), Y=torch.cat([old.Y, Y]), noise_variance=known)
     G, a = posterior.drift_weights.X, posterior.weights.X
-    if problem.mean == "linear":  # other drift functions, fitted to other inputs
+    if problem.mean == MeanKind.LINEAR:  # other drift functions, fitted to other inputs
         weights = torch.cat([a, a.new_zeros(len(a), problem.H.shape[1])], dim=1)
     else:
         weights = torch.cat([a + G @ (posterior.beta - problem.ordinary), G], dim=1)

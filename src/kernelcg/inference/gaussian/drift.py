@@ -1,11 +1,21 @@
 """The drift: functions of x whose coefficients are fitted, and the spread of data that they are measured by."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 import torch
 from torch import Tensor
 
-DRIFTS = ("zero", "constant", "linear")
+
+class MeanKind(StrEnum):
+    """The functions that are added to a process of mean zero; the value is what users type."""
+
+    ZERO = "zero"
+    CONSTANT = "constant"
+    LINEAR = "linear"
+
+
+DRIFTS = tuple(MeanKind)
 
 CONSTANT = 1e-12
 """Standard deviation of a column, relative to its largest entry, that is rounding."""
@@ -53,9 +63,9 @@ def drift(kind: str, X: Tensor) -> Drift:
     d, centre = X.shape[1], X.mean(0)
     T = X.new_zeros(1 + d, 1)
     T[0] = 1.0
-    if kind == "zero":
+    if kind == MeanKind.ZERO:
         return Drift(centre, T[:, :0])
-    if kind == "linear":
+    if kind == MeanKind.LINEAR:
         spread = spread_of(X)
         scale = torch.where(spread > 0, 1 / spread, 0.0)
         _, S, V = torch.linalg.svd((X - centre) * scale, full_matrices=False)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 
 import torch
 from numpy.linalg import LinAlgError
@@ -38,7 +39,17 @@ class Criterion:
     C: Tensor
 
 
-def direct_estimate(problem: Regression, gp: GaussianProcess, criterion: str = "marginal_likelihood") -> CriterionValue:
+class CriterionName(StrEnum):
+    """The criteria that can be learned by; the value is what users type."""
+
+    MARGINAL_LIKELIHOOD = "marginal_likelihood"
+    LOO = "loo"
+    GCV = "gcv"
+
+
+def direct_estimate(
+    problem: Regression, gp: GaussianProcess, criterion: str = CriterionName.MARGINAL_LIKELIHOOD
+) -> CriterionValue:
     """Return the criterion and its gradient; n³ multiply-adds and 8n² bytes (16n² for the leave-one-out kinds)."""
     A = problem.system(gp)
     p = len(gp.log_parameters())
@@ -98,7 +109,7 @@ def _generalised_cross_validation(of: Factorised) -> Criterion | None:
 
 
 CRITERIA: dict[str, Callable[[Factorised], Criterion | None]] = {
-    "marginal_likelihood": _marginal_likelihood,
-    "loo": _leave_one_out,
-    "gcv": _generalised_cross_validation,
+    CriterionName.MARGINAL_LIKELIHOOD: _marginal_likelihood,
+    CriterionName.LOO: _leave_one_out,
+    CriterionName.GCV: _generalised_cross_validation,
 }

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from kernelcg.events import Listener
 from kernelcg.inference.gaussian.cross_validation import iterative_cross_validation
-from kernelcg.inference.gaussian.likelihood_by_cholesky import CRITERIA, direct_estimate
+from kernelcg.inference.gaussian.drift import MeanKind
+from kernelcg.inference.gaussian.likelihood_by_cholesky import CRITERIA, CriterionName, direct_estimate
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics, Trail, iterative_estimate
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.learning.criterion_value import CriterionValue
@@ -27,7 +28,7 @@ class Objective:
     """
 
     problem: Regression
-    criterion: str = "marginal_likelihood"
+    criterion: str = CriterionName.MARGINAL_LIKELIHOOD
     method: str = "auto"
     numerics: Numerics = Numerics()
     learns_in_stages: bool = True
@@ -38,7 +39,7 @@ class Objective:
     def __post_init__(self) -> None:
         if self.criterion not in CRITERIA:
             raise ValueError(f"the criterion must be one of {', '.join(CRITERIA)}, not {self.criterion!r}")
-        if self.criterion != "marginal_likelihood" and self.problem.mean != "zero":
+        if self.criterion != CriterionName.MARGINAL_LIKELIHOOD and self.problem.mean != MeanKind.ZERO:
             raise ValueError(f"{self.criterion} is for kernel ridge regression: it takes mean='zero'")
         if self.plan is UNPLANNED:
             object.__setattr__(self, "plan", self._planned())
@@ -101,13 +102,13 @@ class Objective:
         """Return value and gradient, and what helps the next evaluation; the exact method gives all it can anyway."""
         if self.is_direct:
             return direct_estimate(self.problem, gp, self.criterion), None
-        if self.criterion != "marginal_likelihood":
+        if self.criterion != CriterionName.MARGINAL_LIKELIHOOD:
             return iterative_cross_validation(self.problem, gp, self.numerics, trail, callback)
         return iterative_estimate(self.problem, gp, self.numerics, trail, value=value, errors=errors, callback=callback)
 
     def _planned(self) -> Plan:
         problem, numerics = self.problem, self.numerics
-        work = problem.workload(in_stages=self.learns_in_stages, exact_only=self.criterion == "loo")
+        work = problem.workload(in_stages=self.learns_in_stages, exact_only=self.criterion == CriterionName.LOO)
         options = Options(method_named(self.method), probes=numerics.probes, seed=numerics.seed)
         return planned(work, options, Resources.of(problem.backend, problem.X.device, problem.pricing))
 

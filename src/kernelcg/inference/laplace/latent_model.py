@@ -10,7 +10,7 @@ from torch import Tensor
 from kernelcg import backends
 from kernelcg.arguments import matrix, same_rows, vector
 from kernelcg.backends import Backend, KernelMatrix, Points
-from kernelcg.inference.gaussian.drift import Drift, drift
+from kernelcg.inference.gaussian.drift import Drift, MeanKind, drift
 from kernelcg.inference.laplace.expansion import ClassExpansion, Expansion, ScalarExpansion
 from kernelcg.kernels import Kernel
 from kernelcg.likelihoods import ONE, Likelihood, Softmax
@@ -79,7 +79,7 @@ class Observations:
             raise ValueError(f"y must be one column of numbers, not of shape {tuple(y.shape)}")
         y = y.long() if self.classes > 1 else y.double()
         same_rows(X, "X", y[:, None], "y")
-        if self.classes > 1 and self.mean != "zero":
+        if self.classes > 1 and self.mean != MeanKind.ZERO:
             raise ValueError("classes take mean='zero': the latent functions share no drift")
         exposure = vector(self.exposure, "exposure", len(X), like=X)
         functions = drift(self.mean, X)

@@ -12,6 +12,7 @@ from kernelcg.errors import StateMismatch, StopRequested
 from kernelcg.events import EventKind, Listener, insisting, tell, timed
 from kernelcg.inference.learning.criterion import Criterion, Request, Search
 from kernelcg.inference.learning.lbfgs import Point
+from kernelcg.inference.learning.optimizer import Optimizer
 from kernelcg.inference.learning.origin import Origin
 from kernelcg.inference.learning.stages import HOPELESS, Staged
 from kernelcg.inference.learning.state import (
@@ -23,11 +24,9 @@ from kernelcg.inference.learning.state import (
     StochasticState,
     TrainingState,
 )
-from kernelcg.inference.learning.stochastic import RULES, STEP_SIZES, Stochastic
+from kernelcg.inference.learning.stochastic import STEP_SIZES, Stochastic
 from kernelcg.parameters import Parametric
 from kernelcg.planning import Plan
-
-OPTIMIZERS = ("lbfgs", *RULES)
 
 WIDEST = 5 * math.log(10)
 """A hyperparameter without bounds stays within five orders of magnitude of its start."""
@@ -96,7 +95,7 @@ def learn(
     objective: Criterion,
     gp: Parametric,
     *,
-    optimizer: str | None = "lbfgs",
+    optimizer: str | None = Optimizer.LBFGS,
     max_steps: int = 100,
     step_size: float | None = None,
     restarts: int = 0,
@@ -122,8 +121,8 @@ def learn(
     ------
     StateMismatch : if the state to resume from is of other data, another process or other options
     """
-    if optimizer is not None and optimizer not in OPTIMIZERS:
-        raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)} or None, not {optimizer!r}")
+    if optimizer is not None and optimizer not in tuple(Optimizer):
+        raise ValueError(f"optimizer must be one of {', '.join(Optimizer)} or None, not {optimizer!r}")
     lower, upper = _bounds(gp)
     if optimizer is None or bool((lower == upper).all()):
         if resume is not None:
@@ -132,7 +131,7 @@ def learn(
     now = time.perf_counter()
     spent = resume.steps[-1].seconds if resume is not None and resume.steps else 0.0
     search = Search(objective, gp, lower, upper, now - spent, insisting(timed(callback, now)))
-    way = _way(search, optimizer, max_steps, step_size, restarts, generator)
+    way = _way(search, Optimizer(optimizer), max_steps, step_size, restarts, generator)
     seed = generator.initial_seed()
     options = {"optimizer": optimizer, "step_size": step_size, "restarts": restarts, "seed": seed}
     state = _state_to_begin_with(way, Origin.of(objective, gp, options, way.parts), resume)
@@ -162,10 +161,10 @@ def learn(
 
 
 def _way(
-    search: Search, optimizer: str, max_steps: int, step_size: float | None, restarts: int, generator: Generator
+    search: Search, optimizer: Optimizer, max_steps: int, step_size: float | None, restarts: int, generator: Generator
 ) -> Way:
     """Return how the state advances with this optimizer."""
-    if optimizer == "lbfgs":
+    if optimizer == Optimizer.LBFGS:
         return Staged.of(search, max_steps, restarts, generator)
     size = STEP_SIZES[optimizer] if step_size is None else step_size
     return Stochastic(search, optimizer, size, max_steps, generator)

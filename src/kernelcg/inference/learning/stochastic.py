@@ -8,10 +8,12 @@ from torch import Generator, Tensor
 
 from kernelcg.inference.learning.criterion import Request, Search, method_of
 from kernelcg.inference.learning.lbfgs import Point
+from kernelcg.inference.learning.optimizer import Optimizer
 from kernelcg.inference.learning.state import Outcome, Stage, Step, StochasticState, TrainingState
 from kernelcg.randomness import child
 
-STEP_SIZES = {"adagrad": 1.0, "adam": 0.1}
+STEP_SIZES = {Optimizer.ADAGRAD: 1.0, Optimizer.ADAM: 0.1}
+"""Steps in log hyperparameters that the rules are multiplied with if the user gives none: the customary values."""
 
 
 def adagrad(g: Tensor, moments: tuple[Tensor, ...], t: int) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -37,7 +39,7 @@ def adam(g: Tensor, moments: tuple[Tensor, ...], t: int) -> tuple[Tensor, tuple[
     return (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + 1e-8), (m, v)
 
 
-RULES = {"adagrad": adagrad, "adam": adam}
+RULES = {Optimizer.ADAGRAD: adagrad, Optimizer.ADAM: adam}
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +47,7 @@ class Stochastic:
     """A given number of steps by one of `RULES`."""
 
     search: Search
-    optimizer: str
+    optimizer: Optimizer
     step_size: float
     max_steps: int
     generator: Generator
