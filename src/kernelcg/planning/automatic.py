@@ -1,4 +1,4 @@
-"""The automatic choice of a preconditioner: short trials, costs of this machine, and a way out when it was wrong."""
+"""The automatic choice of a preconditioner: short trials, a cost model, and stronger choices when one is too slow."""
 
 import math
 import time
@@ -22,29 +22,32 @@ from kernelcg.randomness import child
 from kernelcg.solvers import Approach, Attempt, SolveReport, Status, Stopping, solve
 
 TRIAL = 3
-"""Iterations without preconditioner before their end is forecast."""
+"""Iterations without preconditioner after which the rest of them is forecast."""
 
 PILOT_SECONDS = 0.05
-"""What it takes to solve on a few hundred points: worth it where iterations are dearer."""
+"""Seconds that a solve on a few hundred points takes, roughly. A pilot is made where `TRIAL` products take longer."""
 
 FIRST_RANK = 64
+"""Rank of the first low-rank factor, which is doubled from there."""
 
 FEW = 5
-"""Iterations when the low-rank part leaves next to nothing."""
+"""Iterations that are expected where the low-rank factor leaves almost nothing of K."""
 
 NEIGHBOURS = (0, 30, 60)
+"""Neighbours of each point among which the choice is made; 0 means the low-rank factor and a diagonal alone."""
 
 RETRYABLE = (Status.STOPPED, Status.STAGNATED)
+"""The ends of a solve after which a stronger preconditioner may still help."""
 
 
 class Search:
     """One automatic solve of A X = B.
 
-    1. Iterate without preconditioner as long as that promises to end sooner than anything else could begin.
+    1. Iterate without preconditioner while that is expected to end before a preconditioned solve could.
     2. Grow a randomly pivoted Cholesky factor by doubling; its remaining trace says what more rank would bring.
-    3. If rank alone is too dear, try ranks and numbers of neighbours on a few hundred neighbouring points.
-    4. Build what the cost model finds cheapest; a direct solve and going on as before are among the choices.
-    5. If that turns out too slow, use more rank and neighbours, or the direct solve.
+    3. If rank alone costs too much, try ranks and numbers of neighbours on a few hundred neighbouring points.
+    4. Build what the cost model finds cheapest; a direct solve and plain iterations are among the choices.
+    5. If the chosen preconditioner turns out too slow, use more rank and neighbours, or the direct solve.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Solvers: linear systems, functions of matrices and determinants, each with a report that tells the truth."""
+"""Solvers: linear systems, functions of matrices and determinants, each with a report of how it ended."""
 
 from kernelcg.solvers.direct import CholeskyFactor
 from kernelcg.solvers.log_determinant import LogDeterminant, log_determinant

@@ -1,1 +1,1 @@
-"""What can be promised about computed numbers: rounding, residuals, certificates."""
+"""Bounds on the errors of computed numbers: rounding, residuals, certificates."""

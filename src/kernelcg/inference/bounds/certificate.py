@@ -1,4 +1,4 @@
-"""What can be promised about a conditioned process, in one record."""
+"""How far the numbers of a conditioned process may be off, in one record."""
 
 import math
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Certificate:
     mean_error : upper bound of the error of k(x, X)a, in the units of y, wherever k(x, x) is no larger than at the data
     rounding_floor : the part of it that rounding in float64 alone may account for
     log_marginal_likelihood, standard_error : the value at these hyperparameters, and its error over the probes
-    lower, upper : with these probes and exact solves it lies in between; −∞ or ∞ where that cannot be promised
+    lower, upper : with these probes and exact solves it lies in between; −∞ or ∞ where no bound is known
     rests_on : why: an exact factor, P ⪯ A, or Ritz values, which gave no sign of an eigenvalue of the preconditioned A
         below 0.1
     """

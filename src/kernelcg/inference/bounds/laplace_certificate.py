@@ -1,4 +1,4 @@
-"""What can be promised about a latent process in Laplace's approximation, in one record."""
+"""How far the numbers of a latent process in Laplace's approximation may be off, in one record."""
 
 import math
 from dataclasses import dataclass

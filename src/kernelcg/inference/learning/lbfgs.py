@@ -17,7 +17,7 @@ FIRST_STEP = 0.3
 """Largest change in the first step, when nothing is known about the curvature."""
 
 SUFFICIENT = 1e-4
-"""Share of the gain promised by the slope that a step must bring."""
+"""Share of the gain predicted by the slope that a step must bring; the customary value of Armijo's rule."""
 
 OVERSHOT = -0.8
 """A step is too long if the slope at its end is below this multiple of the slope at its beginning."""
@@ -32,18 +32,19 @@ ROUNDING = 1e-10
 """Length of the unexplored part of a gradient, relative to the whole, below which its direction is rounding."""
 
 FEW_PAIRS = 10
-"""Pairs from which the curvature is known well enough to say what noise would promise."""
+"""Pairs from which the curvature is known well enough to predict the gain that pure noise would suggest."""
 
 CERTAIN = 1e-3
-"""Part of the tolerance below which a promise is believed in any case."""
+"""Multiple of the tolerance below which a predicted gain ends the search, whatever the last step was."""
 
 SMALL = 30
-"""The last step may have promised so many times the tolerance, but no more, for the next promise to be believed."""
+"""A predicted gain below the tolerance ends the search only if the last one was below this multiple of it."""
 
 TRIES = 10
+"""Steps from one point without a gain after which the search ends: each is at most half as long as the one before."""
 
 ROUNDED_GAIN = 1e-3
-"""A promise, in nats, that rounding of the values may make impossible to keep: the search has converged."""
+"""Predicted gain in nats that rounding of the values may hide: a search that fails to reach it has converged."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,9 +128,10 @@ class Ascent(Generic[State]):
     steps, evaluations, failures : accepted steps, evaluations, and those of them whose solves did not converge
     needed_a_factor : whether a linear solve ended in a factorisation
     longest : largest change of a log hyperparameter in the next step
-    foreseen : whether the last step promised little and used up the slope along it: the next promise is believed
+    foreseen : whether the last predicted gain was small and its step used up the slope along it, so that the next
+        predicted gain can be trusted
     tries : steps from the present point that brought no gain
-    promised : gain in nats that the last step promised
+    promised : gain in nats that was predicted for the last step
     reason : why the search ended; empty while it is under way
     """
 
@@ -189,7 +191,7 @@ def proposed(ascent: Ascent[State], rule: Rule) -> Proposal | Ascent[State]:
 def advanced(ascent: Ascent[State], new: Point[State], promised: float, rule: Rule) -> Ascent[State]:
     """Return the search after f was evaluated at a proposed point.
 
-    Where f has a value, a step must bring a share of the gain that the slope promised, up to two standard errors.
+    Where f has a value, a step must bring a share of the gain that the slope predicted, up to two standard errors.
     Where only gradients are known, the slope must not have turned by the end of the step. A step that fails still
     teaches the curvature along it: the next one starts from the same point, at most half as long.
 

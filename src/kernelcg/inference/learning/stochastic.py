@@ -13,7 +13,7 @@ from kernelcg.inference.learning.state import Outcome, Stage, Step, StochasticSt
 from kernelcg.randomness import child
 
 STEP_SIZES = {Optimizer.ADAGRAD: 1.0, Optimizer.ADAM: 0.1}
-"""Steps in log hyperparameters that the rules are multiplied with if the user gives none: the customary values."""
+"""Steps in log hyperparameters that the rules are multiplied with if the user gives none."""
 
 
 def adagrad(g: Tensor, moments: tuple[Tensor, ...], t: int) -> tuple[Tensor, tuple[Tensor, ...]]:
