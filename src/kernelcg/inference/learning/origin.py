@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any
 
 import torch
@@ -109,6 +109,8 @@ def _described(value: Any) -> str:
         return f"{type(value).__name__}({', '.join(own)}){limits}"
     if isinstance(value, tuple | list):
         return f"({', '.join(_described(item) for item in value)})"
+    if isinstance(value, StrEnum):
+        return repr(str(value))
     return repr(value) if isinstance(value, PLAIN) else type(value).__name__
 
 
