@@ -211,6 +211,7 @@ class Monitor:
         true_norms = np.where(np.isfinite(self.norms_of_B), self.true_norms, np.nan)
         status = next((reason for reason in self.reasons if reason is not Status.CONVERGED), Status.CONVERGED)
         operator, preconditioned = self.spectrum.condition_numbers(isinstance(self.preconditioner, Identity))
+        self._questions = self._about_preconditioner = []  # they know the monitor, and would keep its blocks alive
         return SolveReport(
             solution=X * self.scale,
             status=status,
