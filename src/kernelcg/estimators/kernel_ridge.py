@@ -130,7 +130,7 @@ class KernelRidge(GaussianEstimator):
         sample_weight : (n,) weights of the squared errors: αᵢ = α / wᵢ; rows of weight 0 are left out
         plan, callback, resume : as in `GPRegressor.fit`
         """
-        with self._fitting(callback) as session:
+        with self._fitting(callback, resume) as session:
             problem, gp, plan = self._prepared(X, y, sample_weight, plan, session.pricing)
             self._select_and_solve(problem, gp, plan, session)
         return self
