@@ -130,7 +130,7 @@ def facts(model: Any) -> Row:
         for column, choice in (("products", "auto"), ("products without preconditioner", None)):
             numerics = replace(posterior.numerics, preconditioner=choice)
             again = condition_laplace(posterior.problem, posterior.gp, numerics=numerics)
-            row[column] = again.systems.products
+            row[column] = again.spent.products
     row["device"] = str(posterior.problem.X.device)
     return row
 

@@ -9,9 +9,9 @@ from reference import kernel_matrix
 
 from kernelcg import likelihoods
 from kernelcg.inference import Numerics
-from kernelcg.inference.laplace.evidence import systems_for
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.inference.laplace.mode import find_mode
+from kernelcg.inference.laplace.newton_methods import systems_for
 from kernelcg.kernels import RBF, Linear, Matern, Periodic
 from kernelcg.solvers import Stopping
 
@@ -95,7 +95,7 @@ class Case:
     def mode(self, method, rtol=1e-10, numerics=TIGHT, **options):
         """Return the mode by the package."""
         systems = systems_for(self.problem, self.gp, method, numerics)
-        return find_mode(self.problem, self.gp, systems, rtol=rtol, **options)
+        return find_mode(self.problem, self.gp, systems, rtol=rtol, **options).mode
 
 
 def case(name, mean="zero", kernel="rbf", n=30, seed=0):

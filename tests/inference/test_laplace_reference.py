@@ -9,7 +9,7 @@ import torch
 from laplace_cases import KERNELS, LIKELIHOOD, MEANS, TIGHT, case, softmax_case
 
 from kernelcg.inference import Numerics
-from kernelcg.inference.laplace import evidence as laplace
+from kernelcg.inference.laplace import evidence_by_pcg
 from kernelcg.inference.laplace.evidence import laplace_estimate
 from kernelcg.inference.laplace.posterior import STRONG_CONCAVITY, condition_laplace
 from kernelcg.likelihoods import Likelihood, Softmax
@@ -261,7 +261,11 @@ def hadamard(n):
 @pytest.mark.parametrize("name", [*LIKELIHOOD, "softmax"])
 def test_balanced_probes_give_the_exact_gradient(name, preconditioner, monkeypatch):
     """The estimate is linear in r rᵀ: where the mean of that over the probes is I it has to be the gradient itself."""
-    monkeypatch.setattr(laplace, "rademacher", lambda n, k, *_, **__: torch.tensor(hadamard(n), dtype=torch.float64))
+
+    def balanced(n, k, *_, **__):
+        return torch.tensor(hadamard(n), dtype=torch.float64)
+
+    monkeypatch.setattr(evidence_by_pcg, "rademacher", balanced)
     one = softmax_case(4, n=4) if name == "softmax" else case(name, "constant", "matern 5/2", n=16)
     truth = one.truth(one.mode("direct") if name == "student_t" else None)
     numerics = Numerics(probes=16, rademacher=True, preconditioner=preconditioner, stopping=Stopping(rtol=1e-11))

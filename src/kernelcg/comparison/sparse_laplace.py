@@ -12,8 +12,8 @@ from torch import Tensor
 from kernelcg.comparison.sparse import Evidence, SparseCriterion
 from kernelcg.comparison.sparse_prior import LatentPosterior, SparseApproximation, SparsePrior, SparseSystem
 from kernelcg.errors import SolveFailed
-from kernelcg.inference.laplace.evidence import LaplaceTrail
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
+from kernelcg.inference.laplace.trail import LaplaceTrail
 from kernelcg.likelihoods import ONE, Derivatives, Likelihood, Softmax
 from kernelcg.solvers import Status
 

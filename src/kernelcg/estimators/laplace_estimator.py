@@ -29,7 +29,6 @@ from kernelcg.inference.bounds.laplace_certificate import LaplaceCertificate, la
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.laplace.evidence import laplace_estimate
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
-from kernelcg.inference.laplace.newton_systems import IterativeSystems
 from kernelcg.inference.laplace.objective import LaplaceObjective
 from kernelcg.inference.laplace.posterior import LaplacePosterior, LatentPrediction, condition_laplace
 from kernelcg.inference.learning.learn import learn
@@ -169,7 +168,7 @@ class LaplaceEstimator(ProcessEstimator):
         )
         self.certificate_ = laplace_certificate(self.posterior_, tolerance=self.rtol)
         self.plan_ = session.outcome(plan, done, self.learning_)
-        self.report_ = last_report(self.posterior_)
+        self.report_ = self.posterior_.spent.report
         self.n_iter_ = max(len(self.learning_.steps), 1)
         self._name_results()
         session.tell(EventKind.END, self.certificate_)
@@ -213,10 +212,13 @@ class LaplaceEstimator(ProcessEstimator):
     # prediction
 
     def _posterior(self) -> LaplacePosterior:
-        """Return the conditioned process with its factors, made again after unpickling or loading."""
-        if self.posterior_.is_lean:
-            self.posterior_ = self.posterior_.restored()
-        return self.posterior_
+        """Return the conditioned process with what covariances need, made here where it is not at hand.
+
+        Threads that need it at once may each make it: all are the same, and each works with its own.
+        """
+        posterior = self.posterior_.restored()
+        self.posterior_ = posterior
+        return posterior
 
     def _with_covariance(self, points: Tensor, callback: Listener | None = None) -> LatentPrediction:
         found = self._posterior().predict(points, covariance=True, callback=callback)
@@ -228,9 +230,3 @@ def affordable_probes(problem: Observations) -> int:
     """Return how many random columns to take: many for one latent function, as far as the memory allows."""
     fitting = int(PROBE_SHARE * problem.points.budget() / (BLOCKS * 8 * problem.size))
     return FEW_PROBES if problem.classes > 1 else max(FEW_PROBES, min(PROBES, fitting))
-
-
-def last_report(posterior: LaplacePosterior) -> SolveReport | None:
-    """Return the record of the last linear solve, or of the first that failed; None in the direct method."""
-    systems = posterior.systems
-    return systems.report if isinstance(systems, IterativeSystems) else None

@@ -17,6 +17,7 @@ from kernelcg.inference.gaussian.drift import Drift
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.inference.laplace.mode import Mode
+from kernelcg.inference.laplace.newton_system import Spent
 from kernelcg.inference.laplace.posterior import LaplacePosterior
 from kernelcg.inference.learning.learn import Learned
 from kernelcg.parameters import Parametric
@@ -99,7 +100,7 @@ def _machine(
     problem, report = posterior.problem, machine.report_
     for i, value in enumerate(posterior.step):
         tensors[f"{prefix}.step.{i}"] = value
-    parts = ("gp", "problem", "mode", "numerics", "step", "systems", "apart")
+    parts = ("gp", "problem", "mode", "numerics", "step", "system", "apart", "spent")
     return {
         "gp": describe(posterior.gp),
         "plan": packed(machine.plan_),
@@ -127,11 +128,11 @@ def _restore(
     if not isinstance(gp, LatentProcess):
         raise TypeError(f"{type(gp).__name__} is not a latent process")
     machine.plan_ = unpacked_plan(header["plan"])
-    machine.posterior_ = _posterior(machine, gp, header, tensors, prefix)
     machine.learning_ = unpacked(Learned, header["learning"], gp=gp)
     machine.certificate_ = unpacked(LaplaceCertificate, header["certificate"])
     stored = header["report"]
     machine.report_ = None if stored is None else unpacked(SolveReport, stored, tensors, f"{prefix}.report")
+    machine.posterior_ = _posterior(machine, gp, header, tensors, prefix)
     machine.n_iter_ = max(len(machine.learning_.steps), 1)
     machine._name_results()
 
@@ -157,8 +158,9 @@ def _posterior(
         mode=mode,
         numerics=unpacked(Numerics, header["numerics"], preconditioner=machine.preconditioner),
         step=step,
-        systems=None,
+        system=None,
         apart=None,
+        spent=Spent(mode.inner, machine.certificate_.products, machine.report_),
     )
     shapes = [part.shape for part in (mode.a, mode.beta, *step, posterior.RH)]
     if shapes != [(N, 1), (b, 1), (1,), (b, 1), (N, b)]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kernelcg.errors import ModelFileError
 from kernelcg.inference.gaussian.likelihood_by_pcg import Probes, Trail
-from kernelcg.inference.laplace.evidence import LaplaceTrail
+from kernelcg.inference.laplace.trail import LaplaceTrail
 from kernelcg.inference.learning.lbfgs import Ascent, Curvature, Point
 from kernelcg.inference.learning.origin import Origin
 from kernelcg.inference.learning.state import StagedState, Step, StochasticState, TrainingState

@@ -107,8 +107,8 @@ def _event(status: Status) -> str:
 
 def laplace_certificate(posterior: LaplacePosterior, *, tolerance: float) -> LaplaceCertificate:
     """Return what is known about the posterior, whose mode was asked for to ``tolerance``; it must have its factors."""
-    mode, (systems, _) = posterior.mode, posterior.at_hand()
-    found = laplace_value(posterior.problem, posterior.gp, mode, systems, posterior.numerics)
+    mode, (system, _) = posterior.mode, posterior.at_hand()
+    found, spent = laplace_value(posterior.problem, posterior.gp, mode, system, posterior.numerics)
     exists = math.isfinite(found.value)
     return LaplaceCertificate(
         newton=mode.status,
@@ -116,7 +116,7 @@ def laplace_certificate(posterior: LaplacePosterior, *, tolerance: float) -> Lap
         residual=mode.residual,
         steps=mode.steps,
         inner=mode.inner,
-        products=systems.products,
+        products=(posterior.spent + spent).products,
         mean_error=float(posterior.mean_bound(posterior.problem.X).max()) if exists else math.inf,
         rests_on=posterior.rests_on,
         negative=len(mode.expansion.apart),

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
-from kernelcg.inference.laplace.newton_systems import NewtonSystems
+from kernelcg.inference.laplace.newton_system import NewtonSystem, Spent
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +27,7 @@ class IndefinitePoints:
     log_determinant: float
     own: Tensor
     """(n_r,) the diagonal of Σ₊ there."""
+    spent: Spent
 
     @property
     def exists(self) -> bool:
@@ -34,14 +35,15 @@ class IndefinitePoints:
         return math.isfinite(self.log_determinant)
 
     @classmethod
-    def of(cls, problem: Observations, gp: LatentProcess, systems: NewtonSystems, rtol: float) -> "IndefinitePoints":
-        """Return it at the expansion for which ``systems`` are prepared; NaN where K⁻¹ + W is not positive definite."""
-        rows, weights = systems.expansion.apart, systems.expansion.W_apart
+    def of(cls, problem: Observations, gp: LatentProcess, system: NewtonSystem, rtol: float) -> "IndefinitePoints":
+        """Return it at the expansion of the system; NaN where K⁻¹ + W is not positive definite."""
+        rows, weights = system.expansion.apart, system.expansion.W_apart
         E = torch.zeros(problem.size, len(rows), dtype=torch.float64, device=problem.X.device)
         E[rows, torch.arange(len(rows), device=rows.device)] = 1.0
         if len(rows) == 0:
-            return cls(E, E, E[:0], 0.0, weights)
-        N, _ = systems.unbent(E, rtol)
+            return cls(E, E, E[:0], 0.0, weights, Spent())
+        unbent = system.unbent(E, rtol)
+        N = unbent.V
         T = problem.product(gp.kernel, N)
         inner = T[rows]
         inner = 0.5 * (inner + inner.T)
@@ -50,6 +52,6 @@ class IndefinitePoints:
         root = vectors * values.clamp_min(0.0).sqrt()  # inner = root rootᵀ
         spectrum = torch.linalg.eigvalsh(eye + root.T @ (weights[:, None] * root))
         if not bool((spectrum > 0).all()):  # K⁻¹ + W is indefinite: no maximum
-            return cls(N, T, torch.full_like(eye, math.nan), math.nan, inner.diagonal())
+            return cls(N, T, torch.full_like(eye, math.nan), math.nan, inner.diagonal(), unbent.spent)
         B = torch.linalg.solve(eye + weights[:, None] * inner, torch.diag(weights))
-        return cls(N, T, 0.5 * (B + B.T), float(spectrum.log().sum()), inner.diagonal())
+        return cls(N, T, 0.5 * (B + B.T), float(spectrum.log().sum()), inner.diagonal(), unbent.spent)

@@ -1,7 +1,7 @@
 """The mode of p(f | y) by Newton's method with inexact steps and a line search: it never diverges."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF
 from kernelcg.inference.laplace.expansion import Expansion
 from kernelcg.inference.laplace.indefinite_points import IndefinitePoints
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
-from kernelcg.inference.laplace.newton_systems import NewtonSystems
+from kernelcg.inference.laplace.newton_system import NewtonSystem, NewtonSystems, Spent
 from kernelcg.solvers import Status
 
 FIRST_FORCING = 0.1
@@ -61,6 +61,20 @@ class Mode:
         """Return aᵀK a."""
         return 2 * (self.expansion.log_density - self.psi)
 
+    @property
+    def blamed(self) -> Status:
+        """Return why there is no evidence: f is not at a mode yet, or at a stationary point that is none."""
+        return self.status if self.status is not Status.CONVERGED else Status.INDEFINITE_OPERATOR
+
+
+@dataclass(frozen=True, eq=False)
+class ModeSearch:
+    """The mode, the systems with what was prepared for them on the way, and what their solves took."""
+
+    mode: Mode
+    systems: NewtonSystems
+    spent: Spent
+
 
 def find_mode(
     problem: Observations,
@@ -70,7 +84,7 @@ def find_mode(
     rtol: float,
     start: Tensor | None = None,
     max_steps: int = 100,
-) -> Mode:
+) -> ModeSearch:
     r"""Maximise Ψ(a, β) = log p(y | Ka + Hβ) − ½ aᵀKa.
 
     With r = ∇log p − a, a Newton step is :math:`\delta = (I + WK)^{-1}(r - W H\, \delta\beta)`, and
@@ -81,45 +95,35 @@ def find_mode(
     CG is the weak link. f moves along a line, where Ψ costs O(n): steps are halved until it rises. Where W < 0 the
     direction uses 0 far from the mode, and the whole W near it if K⁻¹ + W is positive definite.
     """
-    state = _State.at(problem, gp, *_first(problem, gp))
+    here = _Iterate(_State.at(problem, gp, *_first(problem, gp)), systems, Spent())
     if start is not None:
-        state = max(state, _from_nearby(problem, gp, systems, start), key=lambda one: one.psi)
+        nearby = _from_nearby(problem, gp, here, start)
+        here = nearby if nearby.state.psi > here.state.psi else replace(nearby, state=here.state)
     forcing, best, stalls, steps, status = FIRST_FORCING, math.inf, 0, 0, Status.MAX_ITERATIONS
     for steps in range(max_steps + 1):
-        residual = state.residual(problem.H)
+        residual = here.state.residual(problem.H)
         if not math.isfinite(residual):
             status = Status.NOT_FINITE
             break
         if residual <= rtol:
-            state = _State.at(problem, gp, state.a, state.beta)  # f was updated, not computed
-            residual = state.residual(problem.H)
+            here = replace(here, state=here.state.recomputed(problem, gp))  # f was updated, not computed
+            residual = here.state.residual(problem.H)
             if residual <= rtol:
                 status = Status.CONVERGED
                 break
         stalls = stalls + 1 if residual > 0.9 * best else 0
-        if stalls > STALLS and residual <= state.rounding(gp, problem):
+        if stalls > STALLS and residual <= here.state.rounding(gp, problem):
             status = Status.PRECISION_EXHAUSTED
             break
         forcing = min(FIRST_FORCING, max(0.9 * (residual / best) ** 2, 0.3 * rtol / residual)) if steps else forcing
         best = min(best, residual)
         if steps < max_steps:
-            moved = _step(problem, gp, systems, state, forcing, residual)
-            if moved is None:
+            before, here = here, _step(problem, gp, here, forcing, residual)
+            if here.state is before.state:
                 status = Status.STAGNATED
                 break
-            state = moved
-    fresh = _State.at(problem, gp, state.a, state.beta)
-    return Mode(
-        fresh.a,
-        fresh.beta,
-        fresh.f,
-        fresh.expansion,
-        fresh.psi,
-        fresh.residual(problem.H),
-        steps,
-        status,
-        systems.status,
-    )
+    mode = here.state.recomputed(problem, gp).mode(problem.H, steps, status, here.spent.status)
+    return ModeSearch(mode, here.systems, here.spent)
 
 
 def _first(problem: Observations, gp: LatentProcess) -> tuple[Tensor, Tensor]:
@@ -154,6 +158,15 @@ class _State:
         expansion = problem.expansion(gp, f)
         return cls(a, beta, f, quadratic, expansion.log_density - 0.5 * quadratic, expansion)
 
+    def recomputed(self, problem: Observations, gp: LatentProcess) -> "_State":
+        """Return the same point with f = Ka + Hβ computed from a and β."""
+        return _State.at(problem, gp, self.a, self.beta)
+
+    def mode(self, H: Tensor, steps: int, status: Status, inner: Status) -> Mode:
+        """Return it as the end of the search."""
+        residual = self.residual(H)
+        return Mode(self.a, self.beta, self.f, self.expansion, self.psi, residual, steps, status, inner)
+
     def residual(self, H: Tensor) -> float:
         g = self.expansion.gradient
         size = float(g.norm())
@@ -169,63 +182,80 @@ class _State:
         return min(LENIENT * found, LARGEST_ROUNDING)
 
 
+@dataclass(frozen=True, eq=False)
+class _Iterate:
+    """A point on the way, the systems with what was prepared until then, and what their solves took until then."""
+
+    state: _State
+    systems: NewtonSystems
+    spent: Spent
+
+
+@dataclass(frozen=True, eq=False)
+class NewtonStep:
+    """δa, δβ and RH, and what they took: see `newton_step`."""
+
+    da: Tensor  # (N, 1)
+    dbeta: Tensor  # (b, 1)
+    RH: Tensor  # (N, b)
+    spent: Spent
+
+
 def newton_step(
     problem: Observations,
-    systems: NewtonSystems,
+    system: NewtonSystem,
     a: Tensor,
     r: Tensor,
     forcing: float,
     apart: IndefinitePoints | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> NewtonStep:
     """Return δa = (I + WK)⁻¹(r − WHδβ) with Hᵀ(a + δa) = 0, δβ, and RH, to a tolerance relative to r.
 
     W is 0 where it would be negative, unless ``apart`` knows of these points.
     """
-    delta, RH = systems.unbent(r, forcing, problem.H)
+    unbent = system.unbent(r, forcing, problem.H)
+    delta, RH = unbent.V, unbent.RH
     if apart is not None:
         delta = delta - apart.N @ (apart.B @ (apart.T.T @ r))
         RH = RH + apart.N @ (apart.B @ (apart.N.T @ problem.H))
     if problem.H.shape[1] == 0:
-        return delta, r[:0], RH
+        return NewtonStep(delta, r[:0], RH, unbent.spent)
     dbeta = torch.linalg.lstsq(problem.H.T @ RH, problem.H.T @ (a + delta)).solution
-    return delta - RH @ dbeta, dbeta, RH
+    return NewtonStep(delta - RH @ dbeta, dbeta, RH, unbent.spent)
 
 
-def _from_nearby(problem: Observations, gp: LatentProcess, systems: NewtonSystems, f: Tensor) -> "_State":
+def _from_nearby(problem: Observations, gp: LatentProcess, here: _Iterate, f: Tensor) -> _Iterate:
     """Return the Newton iterate that follows f, which need not be of the form Ka + Hβ: (I + WK) a = ∇log p + W(f − Hβ).
 
     The mode hardly moves with the hyperparameters, whereas K⁻¹ does.
     """
     expansion = problem.expansion(gp, f)
-    systems.at(expansion)
+    system = here.systems.at(expansion)
     r = expansion.gradient + expansion.half(expansion.half_transposed(f))
-    a, beta, _ = newton_step(problem, systems, torch.zeros_like(f), r, WARM_FORCING)
-    return _State.at(problem, gp, a, beta)
+    step = newton_step(problem, system, torch.zeros_like(f), r, WARM_FORCING)
+    return _Iterate(_State.at(problem, gp, step.da, step.dbeta), system.systems, here.spent + step.spent)
 
 
-def _step(
-    problem: Observations,
-    gp: LatentProcess,
-    systems: NewtonSystems,
-    state: _State,
-    forcing: float,
-    residual: float,
-) -> _State | None:
-    """Return the next point, or None if Ψ does not rise along the step."""
-    expansion = state.expansion
-    systems.at(expansion)
-    r = expansion.gradient - state.a
-    if residual < NEAR and len(expansion.apart):
-        apart = IndefinitePoints.of(problem, gp, systems, min(forcing, WARM_FORCING))
+def _step(problem: Observations, gp: LatentProcess, here: _Iterate, forcing: float, residual: float) -> _Iterate:
+    """Return the next point, or the same one if Ψ does not rise along the step."""
+    state, spent = here.state, here.spent
+    system = here.systems.at(state.expansion)
+    r = state.expansion.gradient - state.a
+    if residual < NEAR and len(state.expansion.apart):
+        apart = IndefinitePoints.of(problem, gp, system, min(forcing, WARM_FORCING))
+        spent = spent + apart.spent
         if apart.exists:
-            moved = _moved(problem, gp, state, *newton_step(problem, systems, state.a, r, forcing, apart)[:2])
+            step = newton_step(problem, system, state.a, r, forcing, apart)
+            spent, moved = spent + step.spent, _moved(problem, gp, state, step)
             if moved is not None:
-                return moved
-    return _moved(problem, gp, state, *newton_step(problem, systems, state.a, r, forcing)[:2])
+                return _Iterate(moved, system.systems, spent)
+    step = newton_step(problem, system, state.a, r, forcing)
+    return _Iterate(_moved(problem, gp, state, step) or state, system.systems, spent + step.spent)
 
 
-def _moved(problem: Observations, gp: LatentProcess, state: _State, delta: Tensor, dbeta: Tensor) -> _State | None:
+def _moved(problem: Observations, gp: LatentProcess, state: _State, step: NewtonStep) -> _State | None:
     """Return the point at the end of a step, halved until Ψ rises; None if it never does."""
+    delta, dbeta = step.da, step.dbeta
     Kdelta = problem.product(gp.kernel, delta)
     df = Kdelta + problem.H @ dbeta
     crossed, squared = float((state.a * Kdelta).sum()), float((delta * Kdelta).sum())

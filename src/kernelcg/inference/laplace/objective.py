@@ -8,8 +8,9 @@ from torch import Tensor
 
 from kernelcg.events import Listener
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
-from kernelcg.inference.laplace.evidence import LaplaceTrail, laplace_estimate
+from kernelcg.inference.laplace.evidence import laplace_estimate
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
+from kernelcg.inference.laplace.trail import LaplaceTrail
 from kernelcg.inference.learning.criterion_value import CriterionValue
 from kernelcg.planning.plan import UNPLANNED, Method, Plan, Stage, method_named
 from kernelcg.planning.planner import Options, Resources, planned

@@ -12,11 +12,11 @@ from kernelcg.backends.memory import FOR_COLUMNS, require_memory
 from kernelcg.events import Chunk, EventKind, Listener, tell
 from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
-from kernelcg.inference.laplace.evidence import systems_for
 from kernelcg.inference.laplace.indefinite_points import IndefinitePoints
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.inference.laplace.mode import Mode, find_mode, newton_step
-from kernelcg.inference.laplace.newton_systems import NewtonSystems
+from kernelcg.inference.laplace.newton_methods import systems_for
+from kernelcg.inference.laplace.newton_system import NewtonSystem, Spent
 from kernelcg.solvers import Status
 
 COLUMNS_AT_ONCE = 256
@@ -62,10 +62,12 @@ class LaplacePosterior:
     """‖∇log p(f̂) − a‖_K, which bounds ‖f̂ − f‖ in the norm of K⁻¹ for log-concave likelihoods without a drift."""
     step: tuple[Tensor, Tensor]
     """The Newton step that would come next: ‖δa‖_K (1,) and δβ."""
-    systems: NewtonSystems | None
+    system: NewtonSystem | None
     apart: IndefinitePoints | None
     RH: Tensor  # (N, b)
     variance_tolerance: float
+    spent: Spent
+    """What the solves of conditioning took."""
 
     @property
     def rests_on(self) -> str:
@@ -77,19 +79,25 @@ class LaplacePosterior:
     @property
     def is_lean(self) -> bool:
         """Whether it holds nothing but O(n d) numbers: the mean is at hand, everything else needs `restored`."""
-        return self.systems is None
+        return self.system is None
 
     def lean(self) -> "LaplacePosterior":
         """Return it without factors and preconditioners, to be stored."""
-        return replace(self, problem=self.problem.with_kernel(None), systems=None, apart=None)
+        return replace(self, problem=self.problem.with_kernel(None), system=None, apart=None)
 
     def restored(self) -> "LaplacePosterior":
-        """Return it with what further solves need."""
+        """Return it with what solves for covariances need; itself if it has all of that.
+
+        One that was just conditioned may lack some preparation, too, that pays for many points only. Without it
+        `predict` is as exact, but does that preparation in every call.
+        """
+        if self.system is not None:
+            sharp = self.system.sharpened()
+            return self if sharp is self.system else replace(self, system=sharp)
         problem = self.problem.with_kernel(self.gp.kernel)
-        systems = systems_for(problem, self.gp, self.method, self.numerics)
-        systems.at(self.mode.expansion)
-        apart = IndefinitePoints.of(problem, self.gp, systems, self._rtol())
-        return replace(self, problem=problem, systems=systems, apart=apart)
+        system = systems_for(problem, self.gp, self.method, self.numerics).sharpened().at(self.mode.expansion)
+        apart = IndefinitePoints.of(problem, self.gp, system, self._rtol())
+        return replace(self, problem=problem, system=system, apart=apart)
 
     def _rtol(self) -> float:
         return 1e-2 * self.variance_tolerance
@@ -121,16 +129,16 @@ class LaplacePosterior:
     def predict(self, X: Tensor, *, covariance: bool = False, callback: Listener | None = None) -> LatentPrediction:
         """Return the means with their bounds, and if asked for the covariance of the latent values of each point.
 
-        A callback is told of every chunk of covariances.
+        A callback is told of every chunk of covariances and of the iterations of its solves.
         """
         X, began = self.checked_inputs(X), time.perf_counter()
         mean, bound = self.mean(X), self.mean_bound(X)
         if not covariance:
             return LatentPrediction(mean, bound)
-        self.at_hand()[0].sharpen()
-        parts, done = [], 0
+        system, apart = self.at_hand()
+        system, parts, done = system.sharpened().telling(callback), [], 0
         for some in X.split(self._points_at_once()):
-            parts.append(self._covariance(some))
+            parts.append(self._covariance(some, system, apart))
             done += len(some)
             tell(callback, EventKind.CHUNK, Chunk(done, len(X)), began)
         failed = [status for *_, status in parts if status is not Status.CONVERGED]
@@ -142,13 +150,13 @@ class LaplacePosterior:
             failed[0] if failed else Status.CONVERGED,
         )
 
-    def _covariance(self, X: Tensor) -> tuple[Tensor, Tensor, Status]:
+    def _covariance(self, X: Tensor, system: NewtonSystem, apart: IndefinitePoints) -> tuple[Tensor, Tensor, Status]:
         r"""Return (t, C, C) covariances, (t,) how much too large they may be, and the status, for one chunk.
 
         :math:`k_{**} I - k_*^\top R k_*`, R = S A⁻¹ Sᵀ + N B Nᵀ. For b = Sᵀk and v ≈ A⁻¹b, ρ = b − Av, the form bᵀA⁻¹b
         is bᵀv + vᵀρ or little larger: see `_tightened`. The drift adds (h − HᵀRk)ᵀ(HᵀRH)⁻¹(h − HᵀRk).
         """
-        (_, apart), problem, C, t = self.at_hand(), self.problem, self.problem.classes, len(X)
+        problem, C, t = self.problem, self.problem.classes, len(X)
         if not apart.exists:
             return X.new_full((t, C, C), math.nan), X.new_full((t,), math.inf), Status.INDEFINITE_OPERATOR
         K = problem.matrix(self.gp.kernel).cross_block(X, precision=torch.float64).T.contiguous()  # (n, t)
@@ -156,7 +164,7 @@ class LaplacePosterior:
         eye = torch.eye(C, dtype=K.dtype, device=K.device)
         columns = torch.einsum("it,cd->ictd", K, eye).reshape(problem.size, t * C)
         B = self.mode.expansion.half_transposed(columns)
-        V, residual, error, status = self._tightened(B, prior.repeat_interleave(C))
+        V, residual, error, status = self._tightened(system, B, prior.repeat_interleave(C))
         left, right = B.reshape(-1, t, C), V.reshape(-1, t, C)
         form = torch.einsum("ita,itb->tab", left, right)
         slack = torch.einsum("ita,itb->tab", right, residual.reshape(-1, t, C))
@@ -172,15 +180,14 @@ class LaplacePosterior:
         covariance.diagonal(dim1=1, dim2=2).clamp_min_(0.0)
         return covariance, error.reshape(t, C).sum(1), status
 
-    def _tightened(self, B: Tensor, prior: Tensor) -> tuple[Tensor, Tensor, Tensor, Status]:
+    def _tightened(self, system: NewtonSystem, B: Tensor, prior: Tensor) -> tuple[Tensor, Tensor, Tensor, Status]:
         """Solve A V = B until the variances are known to the relative tolerance, or no better.
 
         Returned are V, ρ = B − A V, by how much bᵀv + vᵀρ may fall short of bᵀA⁻¹b, and the status. That is ρᵀA⁻¹ρ,
         at most ρᵀP⁻¹ρ for a known P ⪯ A, or ‖ρ‖² since A ⪰ I. P⁻¹B is the first guess, P⁻¹ρ its first correction:
         often good enough, for one product each.
         """
-        systems, _ = self.at_hand()
-        exact, below = systems.A.with_precision(torch.float64), systems.below()
+        exact, below = system.A.with_precision(torch.float64), system.below()
         stopping = replace(self.numerics.stopping, rtol=0.0, atol=0.0)
         enough = (0.1 * self.variance_tolerance * prior.clamp_min(1e-300)).sqrt()  # of ‖ρ‖, until more is known
         V, residual, error = torch.zeros_like(B), B.clone(), torch.full_like(prior, math.inf)
@@ -190,8 +197,9 @@ class LaplacePosterior:
             if below is not None and attempt < GUESSES:
                 V[:, open_] += below.solve(left)
             else:
-                V[:, open_] += systems.solve(left, replace(stopping, atol=float(enough[open_].min())))
-                status = systems.last
+                solved = system.solve(left, replace(stopping, atol=float(enough[open_].min())))
+                V[:, open_] += solved.solution
+                status = solved.spent.status
             left = B[:, open_] - exact @ V[:, open_]
             residual[:, open_] = left
             error[open_] = (left * (left if below is None else below.solve(left))).sum(0)
@@ -204,11 +212,11 @@ class LaplacePosterior:
         failed = Status.PRECISION_EXHAUSTED if status is Status.CONVERGED else status
         return V, residual, error, Status.CONVERGED if len(open_) == 0 else failed
 
-    def at_hand(self) -> tuple[NewtonSystems, IndefinitePoints]:
+    def at_hand(self) -> tuple[NewtonSystem, IndefinitePoints]:
         """Return the factors, or raise if it was stored without them."""
-        if self.systems is None or self.apart is None:
+        if self.system is None or self.apart is None:
             raise ValueError("this posterior was stored without its factors: call restored() first")
-        return self.systems, self.apart
+        return self.system, self.apart
 
     def _points_at_once(self) -> int:
         budget, C = int(FOR_COLUMNS * self.problem.points.budget()), self.problem.classes
@@ -247,21 +255,30 @@ def condition_laplace(
     gp = gp.with_log_parameters(gp.log_parameters().detach())
     problem = problem.with_kernel(gp.kernel)
     systems = systems_for(problem, gp, method, numerics, callback=callback)
-    mode = find_mode(problem, gp, systems, rtol=rtol, start=start)
-    systems.at(mode.expansion)
-    apart = IndefinitePoints.of(problem, gp, systems, 1e-2 * variance_tolerance)
-    known = apart if apart.exists else None
-    delta, dbeta, RH = newton_step(problem, systems, mode.a, mode.expansion.gradient - mode.a, 1e-2, known)
+    search = find_mode(problem, gp, systems, rtol=rtol, start=start)
+    mode, system = search.mode, search.systems.at(search.mode.expansion)
+    apart = IndefinitePoints.of(problem, gp, system, 1e-2 * variance_tolerance)
+    r = mode.expansion.gradient - mode.a
+    step = newton_step(problem, system, mode.a, r, 1e-2, apart if apart.exists else None)
+    RH, spent = step.RH, search.spent + apart.spent + step.spent
     if problem.H.shape[1]:
-        _, RH = systems.unbent(mode.a, 1e-2 * variance_tolerance, problem.H)
-        RH = RH + apart.N @ (apart.B @ (apart.N.T @ problem.H))
-    both = torch.cat([mode.expansion.gradient - mode.a, delta], dim=1)
-    residual, step = (both * problem.product(gp.kernel, both)).sum(0).clamp_min(0.0).sqrt().split(1)
-    error = float(residual) + _rounding(problem, gp, mode)
-    step = step if apart.exists else torch.full_like(step, math.inf)  # no maximum: one more step leads away
-    systems.callback = None  # the posterior keeps the systems, but who was told of this work is not told of later work
+        unbent = system.unbent(mode.a, 1e-2 * variance_tolerance, problem.H)
+        RH, spent = unbent.RH + apart.N @ (apart.B @ (apart.N.T @ problem.H)), spent + unbent.spent
+    both = torch.cat([r, step.da], dim=1)
+    residual, length = (both * problem.product(gp.kernel, both)).sum(0).clamp_min(0.0).sqrt().split(1)
     return LaplacePosterior(
-        gp, problem, mode, method, numerics, error, (step, dbeta), systems, apart, RH, variance_tolerance
+        gp,
+        problem,
+        mode,
+        method,
+        numerics,
+        error=float(residual) + _rounding(problem, gp, mode),
+        step=(length if apart.exists else torch.full_like(length, math.inf), step.dbeta),  # no maximum: it leads away
+        system=system.telling(None),  # who was told of this work is not told of later work
+        apart=apart,
+        RH=RH,
+        variance_tolerance=variance_tolerance,
+        spent=spent,
     )
 
 
