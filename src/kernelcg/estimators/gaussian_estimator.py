@@ -58,10 +58,15 @@ class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # 
         )
 
     def _posterior(self) -> Posterior:
-        """Return the conditioned process with its factors, made again after unpickling or loading."""
-        if self.posterior_.is_lean:
-            self.posterior_ = self.posterior_.restored(self.plan_.method, generator_from(self.random_state))
-        return self.posterior_
+        """Return the conditioned process with its factors, made again after unpickling or loading.
+
+        Threads that need it at once may each make it: all are the same, and each works with its own.
+        """
+        posterior = self.posterior_
+        if posterior.is_lean:
+            posterior = posterior.restored(self.plan_.method, generator_from(self.random_state))
+            self.posterior_ = posterior
+        return posterior
 
     def _shaped(self, values: Floats) -> Floats:
         return values if self._y_shape else values[:, 0]
