@@ -1,6 +1,5 @@
 """The few invertible shapes that every preconditioner reduces to. All of them compute in float64."""
 
-import warnings
 from abc import ABC, abstractmethod
 
 import numpy as np
@@ -10,6 +9,7 @@ from scipy.sparse.linalg import spsolve_triangular
 from torch import Generator, Tensor
 
 from kernelcg.operators import LinearOperator, Tally
+from kernelcg.preconditioners.csr_tensor import csr_tensor
 from kernelcg.randomness import normal
 from kernelcg.solvers import Stopping, solve
 
@@ -209,11 +209,8 @@ class SparseInverse(Factored):
 def _torch_csr(matrix: csr_matrix, device: torch.device) -> Tensor:
     """Return the matrix as a torch tensor, whose products run on all cores and on GPUs."""
     pointers, indices = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse (CSR tensor support|invariant checks)")
-        return torch.sparse_csr_tensor(
-            pointers, indices, torch.from_numpy(matrix.data), matrix.shape, device=device, check_invariants=False
-        )
+    values = torch.from_numpy(matrix.data).to(device)
+    return csr_tensor(pointers.to(device), indices.to(device), values, matrix.shape)
 
 
 class LowRankPlus:

@@ -1,7 +1,6 @@
 """Structured kernel interpolation: a kernel matrix on a regular grid, interpolated to the data."""
 
 import math
-import warnings
 from bisect import bisect_right
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -14,6 +13,7 @@ from kernelcg.backends.memory import require_memory
 from kernelcg.kernels import RBF, Constant, Kernel, Periodic, Product
 from kernelcg.operators import LinearOperator
 from kernelcg.preconditioners.base import Preconditioner, Prepared
+from kernelcg.preconditioners.csr_tensor import csr_tensor
 from kernelcg.preconditioners.grid_matrices import DENSE_UP_TO, Kronecker, OnGrid, Toeplitz, embedding, toeplitz
 from kernelcg.preconditioners.shapes import InnerSolve
 from kernelcg.solvers import Stopping
@@ -319,9 +319,7 @@ def _sparse(columns: Tensor, values: Tensor, width: int) -> tuple[Tensor, Tensor
 
 def _csr(starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
     index = torch.int32 if max(len(values), *shape) < 2**31 else torch.int64
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse", category=UserWarning)  # torch calls the format beta
-        return torch.sparse_csr_tensor(starts.to(index), columns.to(index), values, shape, check_invariants=False)
+    return csr_tensor(starts.to(index), columns.to(index), values, shape)
 
 
 def _is_product(kernel: Kernel, shape: tuple[int, ...]) -> bool:
