@@ -219,3 +219,12 @@ def test_what_was_asked_for_is_not_revised(slow_factorisations):
     assert model.plan_.outcome.revisions == ()
     assert evaluations[1200, "iterative"] > 4
     assert evaluations[1200, "direct"] == 0
+
+
+def test_a_plan_of_other_options_is_refused():
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    y = np.sin(X[:, 0])
+    plan = GPRegressor(max_iter=2).plan(X, y)
+    for other in ({"probes": 4}, {"method": "iterative"}, {"dtype": "float64"}, {"preconditioner": "nystrom"}):
+        with pytest.raises(ValueError, match="made with other options"):
+            GPRegressor(max_iter=2, **other).fit(X, y, plan=plan)

@@ -21,6 +21,7 @@ from kernelcg.estimators.settings import (
     generator_from,
     narrated,
     planned_fit,
+    require_same_plan,
     require_same_work,
 )
 from kernelcg.events import Listener
@@ -88,7 +89,9 @@ class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is 
             priced = problem.at_price(pricing or pricing_of(kernel, problem.X, problem.backend))
             return priced, planned_fit(self, priced, work, probes)
         require_same_work(given, work, generator_from(self.random_state).initial_seed())
-        return problem.at_price(given.pricing), replace(given, revisions=(), outcome=None)
+        priced, plan = problem.at_price(given.pricing), replace(given, revisions=(), outcome=None)
+        require_same_plan(plan, planned_fit(self, priced, work, probes))
+        return priced, plan
 
     def _backend(self, device: torch.device, plan: Plan | None) -> Backend:
         """Return the backend that was asked for, or that of a plan which is to be carried out again."""

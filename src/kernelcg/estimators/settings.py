@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from numbers import Integral, Real
 from typing import Any
 
@@ -110,6 +111,16 @@ def require_same_work(plan: Plan, work: Workload, seed: int) -> None:
     for name, there, here in zip(names, planned_for, wanted, strict=True):
         if there != here:
             raise ValueError(f"the plan was made for another fit: its {name} is {there}, not {here}; make a new one")
+
+
+def require_same_plan(given: Plan, own: Plan) -> None:
+    """Raise unless these options lead to the plan that was given: it could not be carried out otherwise."""
+    for one in fields(given):
+        if getattr(given, one.name) != getattr(own, one.name):
+            raise ValueError(
+                f"the plan was made with other options: its {one.name} differs; fit with the options that it was made "
+                "with, or make a new plan"
+            )
 
 
 def learned_count(gp: Parametric, learns: bool) -> int:

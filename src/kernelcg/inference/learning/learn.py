@@ -151,7 +151,8 @@ def learn(
                 taken = StepTaken(state.steps[-1], replace(state, at=way.lean(state.at)))
                 tell(search.callback, EventKind.STEP, taken, search.began)
     except StopRequested as stop:
-        outcome = Outcome(way.best_so_far(state.at), False, str(stop), stopped=True)
+        revised = state.at.direct_from if isinstance(state.at, StagedState) else None
+        outcome = Outcome(way.best_so_far(state.at), False, str(stop), stopped=True, direct_from=revised)
     learned = _learned(search, state, outcome)
     try:
         tell(timed(callback, now), EventKind.LEARNED, learned, now)
