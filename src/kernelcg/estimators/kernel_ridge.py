@@ -54,8 +54,8 @@ class KernelRidge(GaussianEstimator):
     gamma, degree, coef0 : of the named kernels, as in scikit-learn; gamma None means 1/d
     selection : None uses the hyperparameters as given; "loo", "gcv" or "marginal_likelihood" choose alpha and those
         of the kernel (gamma, lengthscales, variances), starting from the given ones, by the least leave-one-out or
-        generalised cross-validation error or the greatest marginal likelihood; leave-one-out errors beyond 2,500 rows
-        are those of 2,500 random ones
+        generalised cross-validation error or the greatest marginal likelihood; leave-one-out errors of more
+        rows than are quickly factorised are those of as many random ones
     max_iter, max_seconds, method, preconditioner, probes, rtol, device, dtype, memory, n_jobs, random_state, verbose :
         as in `GPRegressor`
 
