@@ -1,8 +1,7 @@
 """What is maximised: a criterion on data, by the method that suits their number, plus the priors."""
 
 import math
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,13 +13,14 @@ from kernelcg.inference.gaussian.likelihood_by_cholesky import CRITERIA, Criteri
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics, Trail, iterative_estimate
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.learning.criterion_value import CriterionValue
+from kernelcg.inference.learning.planned_criterion import PlannedCriterion
 from kernelcg.parameters import Parametric
-from kernelcg.planning.plan import UNPLANNED, Method, Plan, Stage, method_named
+from kernelcg.planning.plan import UNPLANNED, Plan, method_named
 from kernelcg.planning.planner import Options, Resources, planned
 
 
 @dataclass(frozen=True, eq=False)
-class Objective:
+class Objective(PlannedCriterion):
     """A learning criterion on data, "marginal_likelihood", "loo" or "gcv", as a function of the hyperparameters.
 
     Leave-one-out errors need the diagonal of A⁻¹, whose estimates enter as reciprocals: few probes would bias them, so
@@ -46,41 +46,9 @@ class Objective:
         object.__setattr__(self, "problem", self.problem.storing(self.stage.storage))
 
     @property
-    def stage(self) -> Stage:
-        """Return how these rows are evaluated."""
-        return self.plan.stage(len(self.problem))
-
-    @property
-    def is_direct(self) -> bool:
-        """Whether it is exact, by Cholesky factorisation."""
-        return self.stage.method is Method.DIRECT
-
-    @property
     def measures_noise(self) -> bool:
         """Whether it has to be: drawn from P ⪯ A, k probes are known to cost p / 2k nats."""
         return False
-
-    @property
-    def stage_rows(self) -> tuple[int, ...]:
-        """Return the rows of the parts on which it is learned, one after the other."""
-        return tuple(stage.rows for stage in self.plan.stages)
-
-    def on(self, rows: Tensor) -> Self:
-        """Return the objective on some of the rows, by the method planned for so many."""
-        return replace(self, problem=self.problem.subset(rows))
-
-    @property
-    def patience(self) -> float:
-        """Return after how many evaluations by iteration exact ones are taken up."""
-        return math.inf if self.stage.patience is None else self.stage.patience
-
-    def directly(self, why: str) -> Self:
-        """Return the objective with exact evaluations from so many rows on, as far as the memory allows."""
-        return replace(self, plan=self.plan.revised(len(self.problem), why))
-
-    def seeded(self, seed: int) -> Self:
-        """Return the objective with other probes."""
-        return replace(self, numerics=replace(self.numerics, seed=seed))
 
     def lean(self, trail: Trail) -> Trail:
         """Return a trail as it can be stored."""

@@ -1,0 +1,51 @@
+"""What criteria that follow a plan have in common, whatever they compute."""
+
+import math
+from abc import ABC
+from dataclasses import replace
+from typing import Any, Self
+
+from torch import Tensor
+
+from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
+from kernelcg.planning.plan import Method, Plan, Stage
+
+
+class PlannedCriterion(ABC):
+    """A frozen record of data, numerics and a plan that says how each part of the rows is evaluated."""
+
+    problem: Any
+    numerics: Numerics
+    plan: Plan
+
+    @property
+    def stage(self) -> Stage:
+        """Return how these rows are evaluated."""
+        return self.plan.stage(len(self.problem))
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether it is exact, by Cholesky factorisation."""
+        return self.stage.method is Method.DIRECT
+
+    @property
+    def stage_rows(self) -> tuple[int, ...]:
+        """Return the rows of the parts on which it is learned, one after the other."""
+        return tuple(stage.rows for stage in self.plan.stages)
+
+    @property
+    def patience(self) -> float:
+        """Return after how many evaluations by iteration exact ones are taken up."""
+        return math.inf if self.stage.patience is None else self.stage.patience
+
+    def on(self, rows: Tensor) -> Self:
+        """Return the criterion on some of the rows, by the method planned for so many."""
+        return replace(self, problem=self.problem.subset(rows))  # type: ignore[type-var]  # subclasses are dataclasses
+
+    def directly(self, why: str) -> Self:
+        """Return the criterion with exact evaluations from so many rows on, as far as the memory allows."""
+        return replace(self, plan=self.plan.revised(len(self.problem), why))  # type: ignore[type-var]
+
+    def seeded(self, seed: int) -> Self:
+        """Return the criterion with other probes."""
+        return replace(self, numerics=replace(self.numerics, seed=seed))  # type: ignore[type-var]
