@@ -1,14 +1,12 @@
 """Gaussian process regression with scikit-learn's interface."""
 
 from dataclasses import replace
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Tensor
 
-from kernelcg.estimators.answers import Bounds, LeftOut
 from kernelcg.estimators.data import (
     LARGEST_VARIANCE,
     checked_noise_variance,
@@ -16,9 +14,9 @@ from kernelcg.estimators.data import (
     scaling,
     without_missing,
 )
-from kernelcg.estimators.gaussian_estimator import GaussianEstimator
 from kernelcg.estimators.learning_warnings import unlearned
-from kernelcg.estimators.session import Resumable, Session, predicting, tell_of_all
+from kernelcg.estimators.regression_answers import RegressionAnswers
+from kernelcg.estimators.session import Resumable, Session
 from kernelcg.estimators.settings import (
     STEPS,
     check_options,
@@ -31,14 +29,11 @@ from kernelcg.estimators.settings import (
 from kernelcg.events import EventKind, Listener
 from kernelcg.inference.bounds.certificate import certificate
 from kernelcg.inference.bounds.lower_bound import Exact
-from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF
 from kernelcg.inference.gaussian.add_observations import updated
-from kernelcg.inference.gaussian.leave_one_out import leave_one_out
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.gaussian.objective import Objective
-from kernelcg.inference.gaussian.posterior import Posterior, Prediction
-from kernelcg.inference.gaussian.sampling import draws
+from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.inference.learning.learn import Learned, learn
 from kernelcg.inference.learning.optimizer import STOCHASTIC, Optimizer
 from kernelcg.planning import Method, Plan, Pricing
@@ -48,11 +43,8 @@ from kernelcg.solvers import Stopping
 
 Floats = NDArray[np.float64]
 
-RESCALED = 4 * UNIT_ROUNDOFF
-"""Relative rounding of a mean or a standard deviation on its way into the units of y."""
 
-
-class GPRegressor(GaussianEstimator):
+class GPRegressor(RegressionAnswers):
     """Exact Gaussian process regression that scales: preconditioned conjugate gradients instead of a Cholesky factor.
 
     Parameters
@@ -273,80 +265,6 @@ class GPRegressor(GaussianEstimator):
         value = self.log_marginal_likelihood_value_ if here else estimate.value
         return (value, estimate.gradient.numpy()) if eval_gradient else value
 
-    # prediction
-
-    def predict(
-        self,
-        X: Any,
-        return_std: bool = False,
-        return_cov: bool = False,
-        return_bound: bool = False,
-        include_noise: bool = True,
-        *,
-        callback: Listener | None = None,
-    ) -> Any:
-        """Return the mean at X, and what else is asked for.
-
-        Parameters
-        ----------
-        return_std, return_cov : standard deviation or covariance as well
-        return_bound : certified numerical errors as well, a `Bounds`
-        include_noise : whether they are those of a new observation, with the learned noise (known variances of the
-            training data do not count), or of the function without noise
-        callback : told of every chunk of points; one that returns True ends the work with `StopRequested`
-        """
-        check_is_fitted(self)
-        if return_std and return_cov:
-            raise ValueError("ask for the standard deviation or for the covariance, not for both")
-        points, heard = self._points(X), predicting(callback)
-        if not (return_std or return_cov or return_bound):
-            mean = self._in_units(self.posterior_.mean(points))  # needs no factor, even after loading
-            tell_of_all(heard, points)
-            return mean
-        posterior = self._posterior()
-        if return_cov and not return_bound:
-            return self._in_units(posterior.mean(points)), self._covariance(posterior, points, include_noise)
-        found = posterior.predict(
-            points, variance=return_std, bound=return_bound, latent=not include_noise, callback=heard
-        )
-        self._warn_of(found.status, "the predictive variance", "return_bound=True gives error bounds")
-        answer: list[Any] = [self._in_units(found.mean)]
-        if return_std:
-            answer.append(self._std(found.variance, include_noise))
-        if return_cov:
-            answer.append(self._covariance(posterior, points, include_noise))
-        if return_bound:
-            answer.append(self._bounds(found, include_noise))
-        return tuple(answer)
-
-    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0, include_noise: bool = True) -> Floats:
-        """Return joint draws at the rows of X, (t, n_samples) or (t, c, n_samples).
-
-        Beyond a thousand points those without noise still have about a thousandth of its variance.
-        """
-        check_is_fitted(self)
-        check_options({"n_samples": n_samples, "preconditioner": None})
-        generator = child(generator_from(random_state), "samples")
-        values = draws(self._posterior(), self._points(X), n_samples, generator, noisy=include_noise).cpu().numpy()
-        values = values * self.y_scale_[:, None] + self.y_mean_[:, None]
-        return values if self._y_shape else values[:, 0]
-
-    def loo(self, probes: int = 64) -> LeftOut:
-        """Return leave-one-out residuals, standard deviations and log densities of the training data.
-
-        Exact in the direct method; else from ``probes`` random columns, with standard errors.
-        """
-        check_is_fitted(self)
-        check_options({"probes": probes, "preconditioner": None})
-        found = leave_one_out(self._posterior(), probes=probes, generator=generator_from(self.random_state))
-        self._warn_of(found.status, "leave-one-out")
-        return LeftOut(
-            self._shaped(found.residuals.cpu().numpy() * self.y_scale_),
-            self._shaped(found.variances.sqrt().cpu().numpy()[:, None] * self.y_scale_),
-            self._shaped(found.log_densities.cpu().numpy() - np.log(self.y_scale_)),
-            found.relative_errors.cpu().numpy(),
-        )
-
     # steps of a fit
 
     def _problem(self, X: Floats, Y: Floats, known: Floats | None, plan: Plan | None = None) -> Regression:
@@ -405,31 +323,3 @@ class GPRegressor(GaussianEstimator):
         self.n_iter_ = max(len(learned.steps), 1)
         self.plan_ = session.outcome(plan, done, learned)
         session.tell(EventKind.END, self.certificate_)
-
-    # units
-
-    def _in_units(self, mean: Tensor) -> Floats:
-        return self._shaped(mean.cpu().numpy() * self.y_scale_ + self.y_mean_)
-
-    def _bounds(self, found: Prediction, include_noise: bool) -> Bounds:
-        """Return the bounds in the units of y, where rounding of mean · y_scale_ + y_mean_ and of roots counts too."""
-        mean, bound = (value.cpu().numpy() * self.y_scale_ for value in (found.mean, cast(Tensor, found.mean_bound)))
-        wide = self._shaped(bound + RESCALED * (np.abs(mean) + np.abs(self.y_mean_) + bound))
-        if found.variance_lower is None or found.variance_upper is None:
-            return Bounds(wide)
-        low, high = (self._std(v, include_noise) for v in (found.variance_lower, found.variance_upper))
-        return Bounds(wide, low * (1 - RESCALED), high * (1 + RESCALED))
-
-    def _std(self, variance: Tensor | None, include_noise: bool) -> Floats:
-        if variance is None:
-            raise ValueError("no variance was computed")
-        total = variance + (self.noise_ if include_noise else 0.0)
-        return self._shaped(total.sqrt().cpu().numpy()[:, None] * self.y_scale_)
-
-    def _covariance(self, posterior: Posterior, points: Tensor, include_noise: bool) -> Floats:
-        C, status = posterior.joint(points, copies=1 + len(self.y_scale_))
-        self._warn_of(status, "the predictive covariance", "return_bound=True gives error bounds")
-        if include_noise:
-            C.diagonal().add_(self.noise_)
-        values: Floats = C.cpu().numpy()[:, :, None] * self.y_scale_**2
-        return values if self._y_shape else values[:, :, 0]

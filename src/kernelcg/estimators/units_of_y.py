@@ -1,0 +1,75 @@
+"""From the standardised units in which a regressor computes to the units of y."""
+
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kernelcg.estimators.answers import Bounds, LeftOut
+from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF
+from kernelcg.inference.gaussian.leave_one_out import LeaveOneOut
+from kernelcg.inference.gaussian.posterior import Prediction
+
+Floats = NDArray[np.float64]
+
+RESCALED = 4 * UNIT_ROUNDOFF
+"""Relative rounding of a mean or a standard deviation on its way into the units of y."""
+
+
+@dataclass(frozen=True, eq=False)
+class UnitsOfY:
+    """y = offset + scale · standardised y, for each of c outputs.
+
+    Attributes
+    ----------
+    offset, scale : (c,)
+    vector : whether y was given as a vector, so that answers have no axis for the outputs
+    """
+
+    offset: Floats
+    scale: Floats
+    vector: bool
+
+    def shaped(self, values: Floats) -> Floats:
+        """Return (t, c) or (t, c, s) values without the axis of the outputs if y was a vector."""
+        return values[:, 0] if self.vector else values
+
+    def mean(self, mean: Tensor) -> Floats:
+        """Return (t, c) means."""
+        return self.shaped(mean.cpu().numpy() * self.scale + self.offset)
+
+    def std(self, variance: Tensor) -> Floats:
+        """Return the standard deviations of each output from the (t,) variances that they share."""
+        return self.shaped(variance.sqrt().cpu().numpy()[:, None] * self.scale)
+
+    def covariance(self, covariance: Tensor) -> Floats:
+        """Return the (t, t) or (t, t, c) covariances of each output from the one that they share."""
+        values: Floats = covariance.cpu().numpy()[:, :, None] * self.scale**2
+        return values[:, :, 0] if self.vector else values
+
+    def samples(self, samples: Tensor) -> Floats:
+        """Return (t, c, s) draws."""
+        return self.shaped(samples.cpu().numpy() * self.scale[:, None] + self.offset[:, None])
+
+    def bounds(self, found: Prediction, noise: float) -> Bounds:
+        """Return error bounds of the mean, and of the standard deviation with this noise variance if there are any.
+
+        They allow for the rounding of scale · mean + offset and of the roots.
+        """
+        mean, bound = (value.cpu().numpy() * self.scale for value in (found.mean, cast(Tensor, found.mean_bound)))
+        wide = self.shaped(bound + RESCALED * (np.abs(mean) + np.abs(self.offset) + bound))
+        if found.variance_lower is None or found.variance_upper is None:
+            return Bounds(wide)
+        low, high = (self.std(variance + noise) for variance in (found.variance_lower, found.variance_upper))
+        return Bounds(wide, low * (1 - RESCALED), high * (1 + RESCALED))
+
+    def left_out(self, found: LeaveOneOut) -> LeftOut:
+        """Return leave-one-out residuals, standard deviations and log densities."""
+        return LeftOut(
+            self.shaped(found.residuals.cpu().numpy() * self.scale),
+            self.std(found.variances),
+            self.shaped(found.log_densities.cpu().numpy() - np.log(self.scale)),
+            found.relative_errors.cpu().numpy(),
+        )
