@@ -66,7 +66,7 @@ def test_mean_variance_and_covariance(name, method):
         truth = Truth(KERNELS[name](2), X, Y, 0.1, np.linspace(0, 0.3, 80), mean)
         given_data = conditioned(truth, method)
         assert given_data.report.status is Status.CONVERGED
-        found = given_data.predict(torch.from_numpy(X_new), variance=True)
+        found = given_data.predict(torch.from_numpy(X_new), variance=True, bound=True)
         check_prediction(found, truth, X_new)
         torch.testing.assert_close(given_data.mean(torch.from_numpy(X_new)), found.mean, rtol=1e-9, atol=1e-9)
         covariance = given_data.covariance(torch.from_numpy(X_new))
@@ -81,7 +81,7 @@ def test_direct_is_exact_and_iterative_as_good_as_asked_for(method):
     X_new = new_points(X, 10)
     truth = Truth(Matern(0.8, 1.0, nu=1.5), X, Y, 0.01, mean="linear")
     found = conditioned(truth, method, stopping=Stopping(rtol=1e-10), variance_tolerance=1e-8)
-    prediction = found.predict(torch.from_numpy(X_new), variance=True)
+    prediction = found.predict(torch.from_numpy(X_new), variance=True, bound=True)
     tolerance = 1e-11 if method == "direct" else 1e-8
     assert relative_error(prediction.mean, truth.posterior_mean(X_new)) < tolerance
     assert relative_error(found.weights.X, truth.weights()) < 100 * tolerance
@@ -122,7 +122,7 @@ def test_variance_is_never_negative(method, mean):
     truth = Truth(RBF(1.0), X, Y, 1e-10, mean=mean)
     found = conditioned(truth, method, stopping=Stopping(max_iterations=300))
     X_new = torch.from_numpy(np.concatenate([X, X + 1e-9, X + 0.1]))
-    prediction = found.predict(X_new, variance=True)
+    prediction = found.predict(X_new, variance=True, bound=True)
     for value in (prediction.variance, prediction.variance_lower, prediction.variance_upper):
         assert bool((value >= 0).all())
         assert bool(value.isfinite().all())
@@ -136,10 +136,10 @@ def test_chunks_do_not_change_the_result(method, monkeypatch):
     X_new = torch.from_numpy(new_points(X, 11))
     truth = Truth(Matern(1.0, nu=2.5), X, Y, 0.05, mean="linear")
     found = conditioned(truth, method, stopping=Stopping(rtol=1e-11), variance_tolerance=1e-9)
-    whole = found.predict(X_new, variance=True), found.covariance(X_new)
+    whole = found.predict(X_new, variance=True, bound=True), found.covariance(X_new)
     for size in (1, 4, 11):
         monkeypatch.setattr(posterior, "COLUMNS_AT_ONCE", size)
-        parts = found.predict(X_new, variance=True), found.covariance(X_new)
+        parts = found.predict(X_new, variance=True, bound=True), found.covariance(X_new)
         for name in ("mean", "variance", "variance_lower", "variance_upper", "mean_bound"):
             torch.testing.assert_close(getattr(parts[0], name), getattr(whole[0], name), rtol=1e-6, atol=1e-9)
         torch.testing.assert_close(parts[1], whole[1], rtol=1e-7, atol=1e-9)
@@ -276,7 +276,7 @@ def test_start_at_the_solution_takes_no_iteration(mean):
     assert int(warm.report.iterations.max()) == 0
     X_new = new_points(X, 6)
     for found in (cold, warm):
-        check_prediction(found.predict(torch.from_numpy(X_new), variance=True), truth, X_new)
+        check_prediction(found.predict(torch.from_numpy(X_new), variance=True, bound=True), truth, X_new)
 
 
 def test_a_bad_start_does_no_harm_and_a_wrong_one_is_refused():
@@ -285,7 +285,7 @@ def test_a_bad_start_does_no_harm_and_a_wrong_one_is_refused():
     for preconditioner in ("auto", "rp_cholesky", None):
         start = 1e3 * torch.randn(60, 2, generator=seeded(3), dtype=torch.float64)
         found = conditioned(truth, "iterative", start=start, preconditioner=preconditioner)
-        check_prediction(found.predict(torch.from_numpy(X_new), variance=True), truth, X_new)
+        check_prediction(found.predict(torch.from_numpy(X_new), variance=True, bound=True), truth, X_new)
     with pytest.raises(ValueError, match="start has shape"):
         conditioned(truth, "iterative", start=torch.zeros(60, 5))
 
@@ -304,7 +304,7 @@ def test_more_observations_are_the_same_as_all_at_once(method, mean):
         generator=seeded(1),
     )
     X_new = new_points(X, 8)
-    check_prediction(found.predict(torch.from_numpy(X_new), variance=True), new, X_new)
+    check_prediction(found.predict(torch.from_numpy(X_new), variance=True, bound=True), new, X_new)
 
 
 def test_lean_posteriors_are_restored():
@@ -317,7 +317,7 @@ def test_lean_posteriors_are_restored():
         with pytest.raises(ValueError, match="restored"):
             lean.predict(torch.from_numpy(X_new), variance=True)
         restored = lean.restored(method, seeded(0))
-        check_prediction(restored.predict(torch.from_numpy(X_new), variance=True), truth, X_new)
+        check_prediction(restored.predict(torch.from_numpy(X_new), variance=True, bound=True), truth, X_new)
 
 
 # what cannot be done is said

@@ -10,7 +10,7 @@ from torch import Tensor
 from kernelcg.estimators.answers import Bounds, LeftOut
 from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF
 from kernelcg.inference.gaussian.leave_one_out import LeaveOneOut
-from kernelcg.inference.gaussian.posterior import Prediction
+from kernelcg.inference.gaussian.prediction import Prediction
 
 Floats = NDArray[np.float64]
 

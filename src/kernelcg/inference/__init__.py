@@ -6,7 +6,8 @@ from kernelcg.inference.gaussian.leave_one_out import LeaveOneOut, leave_one_out
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics, iterative_estimate
 from kernelcg.inference.gaussian.model import GaussianProcess, Noise, Regression
 from kernelcg.inference.gaussian.objective import Objective
-from kernelcg.inference.gaussian.posterior import Posterior, Prediction
+from kernelcg.inference.gaussian.posterior import Posterior
+from kernelcg.inference.gaussian.prediction import Prediction
 from kernelcg.inference.gaussian.sampling import draws, pathwise
 from kernelcg.inference.laplace.evidence import laplace_estimate
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations

@@ -1,6 +1,5 @@
 """The process given the data: mean, variance and covariance at new points, with error bounds."""
 
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -20,10 +19,12 @@ from kernelcg.inference.bounds.rounding import (
     DriftBounds,
     EnergyBound,
     Rounding,
-    certified,
     error_of_drift,
 )
+from kernelcg.inference.gaussian.brackets import bounded_mean, bracketed, tightened
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
+from kernelcg.inference.gaussian.prediction import Prediction
+from kernelcg.inference.gaussian.variances import FACTOR_BLOCKS, FACTOR_COLUMNS, estimated_variances
 from kernelcg.operators import Invertible, KernelPlusDiagonal
 from kernelcg.planning import Kept
 from kernelcg.randomness import child
@@ -33,29 +34,6 @@ COLUMNS_AT_ONCE = 128
 
 BLOCKS_AT_ONCE = 16
 """Blocks of n numbers a column that a solve, its check and its bound hold at once."""
-
-TIGHTENINGS = 5
-
-
-@dataclass(frozen=True, eq=False)
-class Prediction:
-    """What is known about the latent process at new points, drift included; everything in the units of Y.
-
-    Attributes
-    ----------
-    mean : (t, c)
-    mean_bound : (t, c) upper bound of its numerical error, or None
-    variance : (t,) of the latent value, never negative, or None
-    variance_lower, variance_upper : (t,) a bracket of the exact variance
-    status : of the linear solves
-    """
-
-    mean: Tensor
-    mean_bound: Tensor | None = None
-    variance: Tensor | None = None
-    variance_lower: Tensor | None = None
-    variance_upper: Tensor | None = None
-    status: Status = Status.CONVERGED
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +81,8 @@ class Posterior:
                 return replace(self, bound=Exact(A, factor), P=factor)
         return replace(self, bound=LowerBound.of(A, child(generator, "bound")))
 
-    def _certifier(self) -> EnergyBound:
+    def certifier(self) -> EnergyBound:
+        """Return what bounds errors of solves."""
         if self.bound is None:
             raise ValueError("this posterior was stored without its factors: call restored() first")
         return self.bound
@@ -124,31 +103,35 @@ class Posterior:
         latent: bool = False,
         callback: Listener | None = None,
     ) -> Prediction:
-        """Return the mean, and if asked for its error bound and the variance with its bracket, in chunks.
+        """Return the mean and, if asked for, the variance and bounds, in chunks.
 
         The variance is that of the latent value, known to a tolerance relative to itself plus the noise, or with
-        ``latent`` to itself alone. A callback is told of every chunk and of the iterations of its solves.
+        ``latent`` to itself alone. It comes with an estimate of its error; with ``bound`` it comes with a rigorous
+        bracket instead, and the mean with a rigorous bound, for which more work is done. A callback is told of every
+        chunk and of the iterations of its solves.
         """
         X, began = self.checked_inputs(X), time.perf_counter()
         if not variance and not bound:
             return Prediction(self.mean(X))
+        self.certifier()
+        drift, by_factor = self._drift_bounds(), isinstance(self.bound, Exact) and not bound
         parts, done = [], 0
-        for some in X.split(self._columns_at_once()):
-            parts.append(self._predicted(some, variance, latent, callback))
+        for some in X.split(self._columns_at_once(by_factor=by_factor)):
+            parts.append(self._predicted(some, drift, variance, bound, latent, callback))
             done += len(some)
             tell(callback, EventKind.CHUNK, Chunk(done, len(X)), began)
-        failed = [part.status for part in parts if part.status is not Status.CONVERGED]
+        return Prediction.joined(parts)
 
-        def joined(name: str) -> Tensor | None:
-            values = [getattr(part, name) for part in parts]
-            return None if values[0] is None else torch.cat(values)
-
-        names = ("mean_bound", "variance", "variance_lower", "variance_upper")
-        return Prediction(
-            torch.cat([part.mean for part in parts]),
-            **{name: joined(name) for name in names},
-            status=failed[0] if failed else Status.CONVERGED,
-        )
+    def _predicted(
+        self, X: Tensor, drift: DriftBounds, variance: bool, bound: bool, latent: bool, callback: Listener | None
+    ) -> Prediction:
+        """Return the prediction for one chunk of points."""
+        if not variance:
+            return bounded_mean(self, X, drift)
+        if bound:
+            return bracketed(self, X, drift, latent=latent, callback=callback)
+        found, error, status = estimated_variances(self, X, drift, latent=latent, callback=callback)
+        return Prediction(self.mean(X), None, found, error, status=status)
 
     def covariance(self, X: Tensor) -> Tensor:
         """Return the (t, t) covariance of the latent values, if it fits the memory; `joint` adds the status."""
@@ -170,7 +153,7 @@ class Posterior:
         for some in self._chunks(t):
             columns = K[:, some].contiguous()
             first = self.solved(columns, self.stopping).solution
-            solved, found = self._tightened(columns, prior[some], latent=True, start=first)
+            solved, found = tightened(self, columns, prior[some], latent=True, start=first)
             V[:, some], R[:, some] = solved.X, solved.R
             status = found if status is Status.CONVERGED else status
         explained = K.T @ V + V.T @ R
@@ -180,47 +163,6 @@ class Posterior:
             C = C + left @ torch.linalg.solve(self.drift_information(), left.T)
         C.diagonal().clamp_min_(0.0)
         return C, status
-
-    # one chunk
-
-    def _predicted(self, X: Tensor, variance: bool, latent: bool, callback: Listener | None) -> Prediction:
-        """Return the prediction for one chunk of points.
-
-        With β̂ and â for the drift and the weights, ρ = h − HᵀA⁻¹k and e = A⁻¹(Y − Hβ̂) − â, the mean is off by
-        ρᵀ(β̂ − β) − kᵀe. The first part is at most ‖ρ‖_{S⁻¹} ‖β̂ − β‖_S, the second (kᵀA⁻¹k)^½ ‖e‖_A or, with v ≈ A⁻¹k,
-        |vᵀ(Y − Hβ̂ − Aâ)| + ‖v − A⁻¹k‖_A ‖e‖_A. What rounding may do is added to each.
-        """
-        A, rounding, drift = self.A, self.rounding, self._drift_bounds()
-        K = A.K.cross_block(X, precision=torch.float64).T.contiguous()  # (n, t)
-        prior = A.kernel.diagonal(X).detach().clamp_min(0)
-        root, h, h_error = prior.sqrt(), self.problem.drift(X), error_of_drift(self.problem.drift, X)
-        mean = K.T @ self.weights.X + h @ self.beta
-        evaluation = rounding.of_mean(root, self.weights.X) + h_error @ self.beta.abs()
-        floor, error = self.weights.floor + drift.right, self.weights.error + drift.right
-        most = (1 + rounding.gamma) * root  # ≥ (kᵀA⁻¹k)^½
-        h_error = h_error + rounding.of_mean(root, self.drift_weights.X)
-        if not variance:
-            rounded = rounding.norm_of_residual_error(torch.zeros_like(K), root)
-            explained = torch.minimum(most, self._certifier().energy(K).sqrt() + rounded)
-            h_left = h - K.T @ self.drift_weights.X
-            high = drift.leverage(h_left, h_error + explained[:, None] * drift.error)[2]
-            bound = explained[:, None] * error + high[:, None] * drift.coefficients + evaluation
-            return Prediction(mean, bound)
-        V, status = self._tightened(K, prior, latent=latent, callback=callback)
-        least = (K * V.X + V.X * V.R).sum(0)  # 2 kᵀv − vᵀAv ≤ kᵀA⁻¹k ≤ the same + error²
-        rounded = rounding.of_products(root, V.X) + rounding.gamma * prior
-        explained = torch.minimum(most, (least + V.error.square() + rounded).clamp_min(0).sqrt())
-        length = (explained + V.error)[:, None]  # ≥ ‖v‖_A
-        h_left = h - K.T @ self.drift_weights.X - V.X.T @ self.drift_weights.R
-        h_error = h_error + length * drift.floor + V.error[:, None] * drift.error
-        drift_low, drift_middle, drift_high = drift.leverage(h_left, h_error)
-        by_solution = (V.X.T @ self.weights.R).abs() + V.error[:, None] * error + length * floor
-        bound = torch.minimum(by_solution, explained[:, None] * error)
-        bound = bound + drift_high[:, None] * drift.coefficients + evaluation
-        left = (prior - least).clamp_min(0.0)
-        low = (prior - least - V.error.square() - rounded).clamp_min(0.0) + drift_low.square()
-        high = (prior - least + rounded).clamp_min(0.0) + drift_high.square()
-        return Prediction(mean, bound, left + drift_middle.square(), low, high, status)
 
     def _drift_bounds(self) -> DriftBounds:
         problem = self.problem
@@ -235,34 +177,9 @@ class Posterior:
         S = self.problem.H.T @ G + G.T @ R
         return 0.5 * (S + S.T)
 
-    def _tightened(
-        self,
-        K: Tensor,
-        prior: Tensor,
-        *,
-        latent: bool,
-        start: Tensor | None = None,
-        callback: Listener | None = None,
-    ) -> tuple[Certified, Status]:
-        """Solve A V = K until the variance is known to the relative tolerance, noise included or not, or no better.
-
-        Since ρᵀA⁻¹ρ ≤ ‖ρ‖²/λ, λ the smallest noise, residuals of λ √tolerance are small enough.
-        """
-        A = self.problem.system(self.gp)
-        noise = 1e-12 * prior if latent else self.gp.noise.variance.item()
-        stopping = replace(self.stopping, rtol=0.0, atol=A.spectrum_floor() * math.sqrt(self.variance_tolerance))
-        for _ in range(TIGHTENINGS):
-            report = self.solved(K, stopping, start, callback)
-            V = certified(A, K, report.solution, self._certifier(), self.rounding, prior.clamp_min(0).sqrt())
-            least = (K * V.X + V.X * V.R).sum(0)
-            known = (prior - least - V.error.square()).clamp_min(0.0) + noise
-            excess = float((V.error.square() / known.clamp_min(1e-300)).max()) / self.variance_tolerance
-            if excess <= 1:
-                return V, Status.CONVERGED
-            if report.status is not Status.CONVERGED or float(V.floor.max()) > 0.5 * float(V.error.max()):
-                break
-            start, stopping = report.solution, replace(stopping, atol=0.5 * stopping.atol / math.sqrt(excess))
-        return V, report.status if report.status is not Status.CONVERGED else Status.PRECISION_EXHAUSTED
+    def visible_noise(self, prior: Tensor, latent: bool) -> Tensor | float:
+        """Return what tolerances count beside the variance itself: the noise, or for latent values next to nothing."""
+        return 1e-12 * prior if latent else self.gp.noise.variance.item()
 
     def solved(
         self, B: Tensor, stopping: Stopping, start: Tensor | None = None, callback: Listener | None = None
@@ -278,11 +195,12 @@ class Posterior:
             self.A, B, report.solution, stopping, callback, pricing=self.problem.pricing
         )[0]
 
-    def _columns_at_once(self) -> int:
-        budget = int(FOR_COLUMNS * self.problem.points.budget())
-        each = 8 * len(self.problem) * BLOCKS_AT_ONCE
+    def _columns_at_once(self, *, by_factor: bool = False) -> int:
+        """Return how many columns of n numbers fit the memory, for a solve or one triangular solve."""
+        blocks, most = (FACTOR_BLOCKS, FACTOR_COLUMNS) if by_factor else (BLOCKS_AT_ONCE, COLUMNS_AT_ONCE)
+        budget, each = int(FOR_COLUMNS * self.problem.points.budget()), 8 * len(self.problem) * blocks
         require_memory(each, budget, f"solving for one more column of {len(self.problem)} numbers")
-        return int(min(budget // each, COLUMNS_AT_ONCE))
+        return int(min(budget // each, most))
 
     def _chunks(self, count: int) -> Iterator[slice]:
         size = self._columns_at_once()

@@ -1,0 +1,108 @@
+"""Rigorous bounds on the errors of predicted means, and brackets of predicted variances."""
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from kernelcg.events import Listener
+from kernelcg.inference.bounds.rounding import Certified, DriftBounds, certified, error_of_drift
+from kernelcg.inference.gaussian.prediction import Prediction
+from kernelcg.solvers import Status
+
+if TYPE_CHECKING:
+    from kernelcg.inference.gaussian.posterior import Posterior
+
+TIGHTENINGS = 5
+"""Solves, each to a smaller residual than the one before, after which a bracket is not narrowed any more."""
+
+
+def bounded_mean(posterior: "Posterior", X: Tensor, drift: DriftBounds) -> Prediction:
+    """Return the mean at some points and a bound of its error, without any solve.
+
+    With β̂ and â for the drift and the weights, ρ = h − HᵀA⁻¹k and e = A⁻¹(Y − Hβ̂) − â, the mean is off by
+    ρᵀ(β̂ − β) − kᵀe. The first part is at most ‖ρ‖_{S⁻¹} ‖β̂ − β‖_S, the second (kᵀA⁻¹k)^½ ‖e‖_A. What rounding may do is
+    added to each.
+    """
+    at = _AtPoints(posterior, X, drift)
+    rounded = posterior.rounding.norm_of_residual_error(torch.zeros_like(at.K), at.root)
+    explained = torch.minimum(at.most, posterior.certifier().energy(at.K).sqrt() + rounded)
+    h_left = at.h - at.K.T @ posterior.drift_weights.X
+    high = drift.leverage(h_left, at.h_error + explained[:, None] * drift.error)[2]
+    bound = explained[:, None] * at.error + high[:, None] * drift.coefficients + at.evaluation
+    return Prediction(at.mean, bound)
+
+
+def bracketed(
+    posterior: "Posterior", X: Tensor, drift: DriftBounds, *, latent: bool, callback: Listener | None
+) -> Prediction:
+    """Return mean and variance at some points, with a bound of the one's error and a bracket of the other.
+
+    With v ≈ A⁻¹k, 2 kᵀv − vᵀAv ≤ kᵀA⁻¹k ≤ the same + ‖v − A⁻¹k‖²_A, and beside the bound of `bounded_mean` the mean has
+    |vᵀ(Y − Hβ̂ − Aâ)| + ‖v − A⁻¹k‖_A ‖e‖_A for its second part.
+    """
+    at, rounding = _AtPoints(posterior, X, drift), posterior.rounding
+    V, status = tightened(posterior, at.K, at.prior, latent=latent, callback=callback)
+    least = (at.K * V.X + V.X * V.R).sum(0)
+    rounded = rounding.of_products(at.root, V.X) + rounding.gamma * at.prior
+    explained = torch.minimum(at.most, (least + V.error.square() + rounded).clamp_min(0).sqrt())
+    length = (explained + V.error)[:, None]  # ≥ ‖v‖_A
+    h_left = at.h - at.K.T @ posterior.drift_weights.X - V.X.T @ posterior.drift_weights.R
+    h_error = at.h_error + length * drift.floor + V.error[:, None] * drift.error
+    drift_low, drift_middle, drift_high = drift.leverage(h_left, h_error)
+    by_solution = (V.X.T @ posterior.weights.R).abs() + V.error[:, None] * at.error + length * at.floor
+    bound = torch.minimum(by_solution, explained[:, None] * at.error)
+    bound = bound + drift_high[:, None] * drift.coefficients + at.evaluation
+    left = (at.prior - least).clamp_min(0.0)
+    low = (at.prior - least - V.error.square() - rounded).clamp_min(0.0) + drift_low.square()
+    high = (at.prior - least + rounded).clamp_min(0.0) + drift_high.square()
+    return Prediction(at.mean, bound, left + drift_middle.square(), 0.5 * (high - low), low, high, status)
+
+
+def tightened(
+    posterior: "Posterior",
+    K: Tensor,
+    prior: Tensor,
+    *,
+    latent: bool,
+    start: Tensor | None = None,
+    callback: Listener | None = None,
+) -> tuple[Certified, Status]:
+    """Solve A V = K until the variance is known to the relative tolerance, noise included or not, or no better.
+
+    Since ρᵀA⁻¹ρ ≤ ‖ρ‖²/λ, λ the smallest noise, residuals of λ √tolerance are small enough.
+    """
+    A, tolerance = posterior.problem.system(posterior.gp), posterior.variance_tolerance
+    noise = posterior.visible_noise(prior, latent)
+    stopping = replace(posterior.stopping, rtol=0.0, atol=A.spectrum_floor() * math.sqrt(tolerance))
+    for _ in range(TIGHTENINGS):
+        report = posterior.solved(K, stopping, start, callback)
+        root = prior.clamp_min(0).sqrt()
+        V = certified(A, K, report.solution, posterior.certifier(), posterior.rounding, root)
+        least = (K * V.X + V.X * V.R).sum(0)
+        known = (prior - least - V.error.square()).clamp_min(0.0) + noise
+        excess = float((V.error.square() / known.clamp_min(1e-300)).max()) / tolerance
+        if excess <= 1:
+            return V, Status.CONVERGED
+        if report.status is not Status.CONVERGED or float(V.floor.max()) > 0.5 * float(V.error.max()):
+            break
+        start, stopping = report.solution, replace(stopping, atol=0.5 * stopping.atol / math.sqrt(excess))
+    return V, report.status if report.status is not Status.CONVERGED else Status.PRECISION_EXHAUSTED
+
+
+class _AtPoints:
+    """What the bounds at some points have in common: the kernel, the mean, and what rounding does to it."""
+
+    def __init__(self, posterior: "Posterior", X: Tensor, drift: DriftBounds):
+        A, rounding, weights = posterior.A, posterior.rounding, posterior.weights
+        self.K = A.K.cross_block(X, precision=torch.float64).T.contiguous()  # (n, t)
+        self.prior = A.kernel.diagonal(X).detach().clamp_min(0)
+        self.root = self.prior.sqrt()
+        self.most = (1 + rounding.gamma) * self.root  # ≥ (kᵀA⁻¹k)^½
+        self.h, h_error = posterior.problem.drift(X), error_of_drift(posterior.problem.drift, X)
+        self.mean = self.K.T @ weights.X + self.h @ posterior.beta
+        self.evaluation = rounding.of_mean(self.root, weights.X) + h_error @ posterior.beta.abs()
+        self.h_error = h_error + rounding.of_mean(self.root, posterior.drift_weights.X)
+        self.floor, self.error = weights.floor + drift.right, weights.error + drift.right  # of ‖e‖_A, (c,)
