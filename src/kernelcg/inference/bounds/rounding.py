@@ -145,16 +145,18 @@ class DriftBounds:
     .. math:: \hat S - b \operatorname{diag}(e) \preceq S \preceq \hat S + b \operatorname{diag}(e + \epsilon^2),
         \qquad \hat S = H^\top G + G^\top (H - A G),
 
-    since |M_ij| ≤ ε_i ε_j makes M ⪯ b diag(ε²) for every b × b matrix M; and S ⪰ HᵀH / (tr K + max D). For any β and a,
-    r = Y − Hβ − Aa and e = A⁻¹r, the coefficients are off by S⁻¹Hᵀ(a + e), where ‖Hᵀe‖_{S⁻¹} ≤ ‖e‖_A, and
-    Hᵀe = Gᵀr up to ε_j ‖e‖_A.
+    since |M_ij| ≤ ε_i ε_j makes M ⪯ b diag(ε²) for every b × b matrix M. Both hold for the functions H L⁻ᵀ, Ŝ = LLᵀ, as
+    well, and there Ŝ is the identity, so that no function drowns in the rounding of another: L diag(1 − be) Lᵀ ⪯ S.
+    Where that is not positive definite, S ⪰ HᵀH / (tr K + max D) is left. For any β and a, r = Y − Hβ − Aa and
+    e = A⁻¹r, the coefficients are off by S⁻¹Hᵀ(a + e), where ‖Hᵀe‖_{S⁻¹} ≤ ‖e‖_A, and Hᵀe = Gᵀr up to ε_j ‖e‖_A.
     """
 
     right: Tensor  # (c,) ‖δ‖_{A⁻¹} of the rounding in Y − Hβ
     coefficients: Tensor  # (c,) ‖β − S⁻¹HᵀA⁻¹Y‖_S
     error: Tensor  # (b,) ε
     floor: Tensor  # (b,) the part of it that is rounding
-    lower: Tensor  # (b, b) Cholesky factor of a matrix below S
+    middle: Tensor  # (b, b) Cholesky factor of Ŝ, the estimate of S
+    lower: Tensor  # (b, b) that of a matrix below S
     upper: Tensor  # (b, b) and of one above
 
     @classmethod
@@ -164,19 +166,11 @@ class DriftBounds:
         """Return the bounds for weights and G as ``solved``; H is known up to ``H_error``, Y − Hβ to ``right``."""
         b, right = H.shape[1], STANDARDISED * right
         if b == 0:
-            empty = H.new_zeros(0)
-            return cls(right, torch.zeros_like(right), empty, empty, H.new_zeros(0, 0), H.new_zeros(0, 0))
-        G, of_H, one = solved.X, rounding.norm(H_error), torch.eye(b, dtype=H.dtype, device=H.device)
+            none, square = H.new_zeros(0), H.new_zeros(0, 0)
+            return cls(right, torch.zeros_like(right), none, none, square, square, square)
+        G, of_H = solved.X, rounding.norm(H_error)
         error, floor = solved.error + of_H, solved.floor + of_H
-        S, e = H.T @ G + G.T @ solved.R, b * rounding.of_gram(H, H_error, G)
-        S = 0.5 * (S + S.T)
-        lower, upper = _factor(S - torch.diag(e)), _factor(S + torch.diag(e + b * error.square()))
-        if lower is None:
-            size, largest = H.norm(dim=0).max(), rounding.root.square().sum() + rounding.diagonal.max()
-            wrong = 2 * b * size * (rounding.gamma * size + H_error.norm(dim=0).max())
-            lower = _factor((H.T @ H - wrong * one) / largest)
-        lower = 1e-100 * one if lower is None else lower  # nothing is known
-        upper = 1e100 * one if upper is None else upper
+        middle, lower, upper = _information(H, H_error, solved, error, rounding)
         e_norm, a = weights.error + right, weights.X
         rounded = (H_error + rounding.gamma * H.abs()).T @ a.abs()  # (b, c)
         by_norm = _norms(lower, (H.T @ a).T) + _lengths(lower) @ rounded + e_norm
@@ -184,16 +178,49 @@ class DriftBounds:
         rounded = rounded + rounding.gamma * G.abs().T @ weights.R.abs() + own * (weights.floor + right)
         rounded = rounded + error[:, None] * e_norm
         by_solution = _norms(lower, (H.T @ a + G.T @ weights.R).T) + _lengths(lower) @ rounded
-        return cls(right, torch.minimum(by_norm, by_solution), error, floor, lower, upper)
+        return cls(right, torch.minimum(by_norm, by_solution), error, floor, middle, lower, upper)
 
     def leverage(self, R: Tensor, off: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return a lower bound, an estimate and an upper bound of ‖ρ‖_{S⁻¹} for rows ρ with |ρ − R| ≤ off.
 
         A row |δ| ≤ off has ‖δ‖_{S⁻¹} ≤ Σ_j off_j ‖e_j‖_{S⁻¹}.
         """
-        least = _norms(self.upper, R) - off @ _lengths(self.upper)
-        most = _norms(self.lower, R)
-        return least.clamp_min(0), most, most + off @ _lengths(self.lower)
+        least = (_norms(self.upper, R) - off @ _lengths(self.upper)).clamp_min(0)
+        most = _norms(self.lower, R) + off @ _lengths(self.lower)
+        return least, torch.minimum(torch.maximum(_norms(self.middle, R), least), most), most
+
+
+def _information(
+    H: Tensor, H_error: Tensor, solved: Certified, error: Tensor, rounding: Rounding
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return Cholesky factors of Ŝ, of a matrix below S and of one above, as `DriftBounds` says."""
+    G, b, one = solved.X, H.shape[1], torch.eye(H.shape[1], dtype=H.dtype, device=H.device)
+    L = _nearest_factor(H.T @ G + G.T @ solved.R)
+    T = torch.linalg.solve_triangular(L.T, one, upper=True)  # functions H T: TᵀŜT = I
+    e = b * rounding.of_gram(H @ T, H_error @ T.abs(), G @ T)
+    S = T.T @ (H.T @ G + G.T @ solved.R) @ T
+    e = e + b * (0.5 * (S + S.T) - one).abs().amax()  # what rounding, or making it definite, has moved
+    upper = L * (1 + e + b * (error @ T.abs()).square()).sqrt()
+    if bool((e < 1).all()):
+        return L, L * (1 - e).sqrt(), upper
+    size, largest = H.norm(dim=0).max(), rounding.root.square().sum() + rounding.diagonal.max()
+    wrong = 2 * b * size * (rounding.gamma * size + H_error.norm(dim=0).max())
+    lower = _factor((H.T @ H - wrong * one) / largest)
+    return L, 1e-100 * one if lower is None else lower, upper  # 1e-100: nothing is known
+
+
+def _nearest_factor(S: Tensor) -> Tensor:
+    """Return the Cholesky factor of S, or where rounding made that indefinite of a definite matrix next to it."""
+    S = 0.5 * (S + S.T)
+    L = _factor(S)
+    if L is not None:
+        return L
+    size = S.diagonal().clamp_min(1e-300).sqrt()
+    values, V = torch.linalg.eigh(S / size / size[:, None])
+    least = len(S) * UNIT_ROUNDOFF * float(values.abs().max())
+    root = size[:, None] * V * values.clamp_min(least).sqrt()
+    L = torch.linalg.qr(root.T).R.T  # root rootᵀ = LLᵀ
+    return L * L.diagonal().sign()
 
 
 def _factor(S: Tensor) -> Tensor | None:

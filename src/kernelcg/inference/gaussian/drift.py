@@ -26,6 +26,9 @@ CENTRAL = 2.563
 SINGULAR = 1e-10
 """Singular value of the standardised inputs, relative to the largest, below which a direction is constant."""
 
+ROUNDED = 8 * 2.0**-53
+"""Relative rounding of an input: columns that were computed from each other are collinear but for that."""
+
 
 @dataclass(frozen=True, eq=False)
 class Drift:
@@ -66,10 +69,21 @@ def drift(kind: str, X: Tensor) -> Drift:
     if kind == MeanKind.ZERO:
         return Drift(centre, T[:, :0])
     if kind == MeanKind.LINEAR:
-        spread = spread_of(X)
-        scale = torch.where(spread > 0, 1 / spread, 0.0)
-        _, S, V = torch.linalg.svd((X - centre) * scale, full_matrices=False)
-        kept = SINGULAR * S.max().clamp_min(1e-300) < S
-        slopes = scale[:, None] * V[kept].T / S[kept] * len(X) ** 0.5
+        slopes = _slopes(X, centre)
         T = torch.cat([T, torch.cat([slopes.new_zeros(1, slopes.shape[1]), slopes])], dim=1)
     return Drift(centre, T)
+
+
+def _slopes(X: Tensor, centre: Tensor) -> Tensor:
+    """Return (d, b) directions in which the standardised inputs Z vary, scaled so that each varies by 1.
+
+    A perturbation E of Z moves no singular value by more than ‖E‖_F: those that rounding of X may account for are left
+    out, since their directions are made of nothing but rounding.
+    """
+    spread = spread_of(X)
+    scale = torch.where(spread > 0, 1 / spread, 0.0)
+    _, S, V = torch.linalg.svd((X - centre) * scale, full_matrices=False)
+    by_rounding = ROUNDED * (X.abs() * scale).norm()
+    kept = torch.maximum(SINGULAR * S.max().clamp_min(1e-300), by_rounding) < S
+    slopes: Tensor = scale[:, None] * V[kept].T / S[kept] * len(X) ** 0.5
+    return slopes
