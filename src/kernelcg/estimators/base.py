@@ -7,14 +7,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from kernelcg.backends import Backend, named
 from kernelcg.estimators.data import as_tensor
+from kernelcg.estimators.inputs import checked_points
 from kernelcg.estimators.session import Resumable, Session
 from kernelcg.estimators.settings import (
     chosen_backend,
@@ -65,6 +64,11 @@ class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is 
         if "posterior_" in state:
             state["posterior_"] = state["posterior_"].lean()
         return state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
 
     @contextmanager
     def _fitting(self, callback: Listener | None, resume: Resumable = None) -> Iterator[Session]:
@@ -131,5 +135,4 @@ class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is 
         return given, torch.equal(given, fitted)
 
     def _points(self, X: Any) -> Tensor:
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        return as_tensor(X).to(self.posterior_.problem.X.device)
+        return as_tensor(checked_points(self, X)).to(self.posterior_.problem.X.device)

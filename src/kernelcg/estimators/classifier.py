@@ -8,10 +8,11 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, clone
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from kernelcg.errors import StateMismatch
+from kernelcg.estimators.inputs import checked_data, checked_points
 from kernelcg.estimators.laplace_estimator import Floats, LaplaceEstimator
 from kernelcg.estimators.session import Resumable, Session, predicting, tell_of_all
 from kernelcg.estimators.settings import first_kernel
@@ -184,7 +185,7 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         self._check_options()
         if self.likelihood not in ("auto", *LINKS):
             raise ValueError(f"likelihood must be 'auto' or one of {', '.join(LINKS)}, not {self.likelihood!r}")
-        X, y = validate_data(self, X, y, dtype=np.float64)
+        X, y = checked_data(self, X, y, y_numeric=False)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
@@ -280,7 +281,7 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         """
         heard = predicting(callback)
         if self._is_one_against_the_rest():
-            X = validate_data(self, X, dtype=np.float64, reset=False)
+            X = checked_points(self, X)
             P = np.stack([machine.predict_proba(X, callback=heard)[:, 1] for machine in self.estimators_], axis=1)
             total = P.sum(axis=1, keepdims=True)
             return np.where(total > 0, P / np.where(total > 0, total, 1.0), 1 / P.shape[1])
@@ -308,7 +309,7 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         (t,) for two classes with one latent function, else (t, C).
         """
         if self._is_one_against_the_rest():
-            X = validate_data(self, X, dtype=np.float64, reset=False)
+            X = checked_points(self, X)
             found = [machine.latent(X, return_std) for machine in self.estimators_]
             if not return_std:
                 return np.stack(found, axis=1)

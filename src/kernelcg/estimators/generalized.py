@@ -7,10 +7,11 @@ import numpy as np
 import torch
 from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
 from kernelcg.estimators.data import as_tensor
+from kernelcg.estimators.inputs import checked_data
 from kernelcg.estimators.laplace_estimator import Floats, LaplaceEstimator
 from kernelcg.estimators.session import Resumable, predicting, tell_of_all
 from kernelcg.estimators.settings import START_NOISE, first_kernel
@@ -157,7 +158,7 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
     ) -> tuple[Observations, LatentProcess, Plan]:
         """Return the checked data, the process from which learning starts, and the plan."""
         self._check_options()
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        X, y = checked_data(self, X, y)
         problem = self._observations(X, y, plan, _checked_exposure(exposure, len(X)), mean=self.mean)
         likelihood, variance = self._first_likelihood(problem.y)
         likelihood.check(problem.y, problem.exposure)

@@ -4,13 +4,14 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import Tensor
 
 from kernelcg.arguments import positive
 from kernelcg.errors import StateMismatch
 from kernelcg.estimators.data import as_tensor
 from kernelcg.estimators.gaussian_estimator import GaussianEstimator
+from kernelcg.estimators.inputs import checked_data
 from kernelcg.estimators.learning_warnings import unlearned
 from kernelcg.estimators.session import Resumable, Session, predicting, tell_of_all
 from kernelcg.estimators.settings import (
@@ -142,7 +143,7 @@ class KernelRidge(GaussianEstimator):
         check_options(self.get_params(deep=False))
         if self.selection not in (None, *SELECTIONS):
             raise ValueError(f"selection must be None or one of {', '.join(SELECTIONS)}, not {self.selection!r}")
-        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        X, y = checked_data(self, X, y, multi_output=True)
         kernel, noise = self._first(X.shape[1])
         Y, extra = y.reshape(len(y), -1).astype(np.float64), None
         if sample_weight is not None:

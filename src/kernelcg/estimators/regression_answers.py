@@ -7,8 +7,13 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from kernelcg.arguments import memory_bytes
+from kernelcg.backends.memory import default_budget
 from kernelcg.estimators.answers import LeftOut
+from kernelcg.estimators.data import as_tensor
 from kernelcg.estimators.gaussian_estimator import GaussianEstimator
+from kernelcg.estimators.inputs import checked_points
+from kernelcg.estimators.prior import Prior
 from kernelcg.estimators.session import predicting, tell_of_all
 from kernelcg.estimators.settings import check_options, generator_from
 from kernelcg.estimators.units_of_y import UnitsOfY
@@ -24,6 +29,8 @@ Floats = NDArray[np.float64]
 class RegressionAnswers(GaussianEstimator):
     """A Gaussian process regressor as those see it who ask a fitted one; how it is fitted is another matter."""
 
+    kernel: Any
+    noise: Any
     y_mean_: Floats
     y_scale_: Floats
     noise_: float
@@ -44,6 +51,9 @@ class RegressionAnswers(GaussianEstimator):
     ) -> Any:
         """Return the mean at X, and what else is asked for.
 
+        Before `fit`, a regressor with a kernel answers from its prior, in the units of standardised y if
+        ``normalize_y``: mean 0 whatever the drift, and the noise only if one was given.
+
         Parameters
         ----------
         return_std, return_cov : standard deviation or covariance as well
@@ -52,9 +62,11 @@ class RegressionAnswers(GaussianEstimator):
             training data do not count), or of the function without noise
         callback : told of every chunk of points; one that returns True ends the work with `StopRequested`
         """
-        check_is_fitted(self)
         if return_std and return_cov:
             raise ValueError("ask for the standard deviation or for the covariance, not for both")
+        if not self._is_fitted() and not return_bound:
+            return self._prior().answer(self._points_before_fit(X), return_std, return_cov, include_noise)
+        check_is_fitted(self)
         points, heard, units = self._points(X), predicting(callback), self._units
         if not (return_std or return_cov or return_bound):
             mean = units.mean(self.posterior_.mean(points))  # needs no factor, even after loading
@@ -80,11 +92,13 @@ class RegressionAnswers(GaussianEstimator):
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0, include_noise: bool = True) -> Floats:
         """Return joint draws at the rows of X, (t, n_samples) or (t, c, n_samples).
 
-        Beyond a thousand points those without noise still have about a thousandth of its variance.
+        Before `fit` they are drawn from the prior, as in `predict`. Beyond a thousand points those without noise still
+        have about a thousandth of its variance.
         """
-        check_is_fitted(self)
         check_options({"n_samples": n_samples, "preconditioner": None})
         generator = child(generator_from(random_state), "samples")
+        if not self._is_fitted():
+            return self._prior().draws(self._points_before_fit(X), n_samples, generator, include_noise).numpy()
         return self._units.samples(draws(self._posterior(), self._points(X), n_samples, generator, noisy=include_noise))
 
     def loo(self, probes: int = 64) -> LeftOut:
@@ -97,6 +111,16 @@ class RegressionAnswers(GaussianEstimator):
         found = leave_one_out(self._posterior(), probes=probes, generator=generator_from(self.random_state))
         self._warn_of(found.status, "leave-one-out")
         return self._units.left_out(found)
+
+    def _is_fitted(self) -> bool:
+        return "posterior_" in vars(self)
+
+    def _prior(self) -> Prior:
+        return Prior.of(self.kernel, self.noise, memory_bytes(self.memory) or default_budget())
+
+    def _points_before_fit(self, X: Any) -> Tensor:
+        with self._leaving_no_trace():  # the number of features is not settled yet
+            return as_tensor(checked_points(self, X, reset=True))
 
     def _covariance(self, posterior: Posterior, points: Tensor, noise: float) -> Floats:
         C, status = posterior.joint(points, copies=1 + len(self.y_scale_))

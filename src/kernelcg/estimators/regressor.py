@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from kernelcg.estimators.data import (
     LARGEST_VARIANCE,
@@ -14,6 +14,7 @@ from kernelcg.estimators.data import (
     scaling,
     without_missing,
 )
+from kernelcg.estimators.inputs import checked_data
 from kernelcg.estimators.learning_warnings import unlearned
 from kernelcg.estimators.regression_answers import RegressionAnswers
 from kernelcg.estimators.session import Resumable, Session
@@ -163,7 +164,7 @@ class GPRegressor(RegressionAnswers):
         Parameters
         ----------
         X : (n, d)
-        y : (n,) or (n, c); the columns share kernel and noise and are solved for together
+        y : (n,) or (n, c); one column counts as a vector, several share kernel and noise and are solved for together
         noise_variance : (n,) known variances of the observations, in the units of y²; they are added to the learned
             noise (which may be fixed at a small value)
         plan : one that `plan` made, or that an earlier fit to these data had, to be carried out again
@@ -183,9 +184,9 @@ class GPRegressor(RegressionAnswers):
     ) -> tuple[Regression, GaussianProcess, Plan]:
         """Return the checked data, the process from which learning starts, and the plan."""
         X, y, noise_variance = without_missing(X, y, noise_variance, self.missing)
-        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        X, y = checked_data(self, X, y, multi_output=True)
         known = checked_noise_variance(noise_variance, len(X))
-        self._y_shape = y.shape[1:]
+        self._y_shape = y.shape[1:] if y.size > len(y) else ()  # one column counts as a vector
         Y = y.reshape(len(y), -1).astype(np.float64)
         self.y_mean_, self.y_scale_ = scaling(Y, self.normalize_y, common=known is not None)
         problem = self._problem(X, Y, known, plan)
@@ -212,9 +213,10 @@ class GPRegressor(RegressionAnswers):
         """
         check_is_fitted(self)
         X, y, noise_variance = without_missing(X, y, noise_variance, self.missing)
-        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True, reset=False)
-        if y.shape[1:] != self._y_shape:
-            raise ValueError(f"y has shape {y.shape}, but the model was fitted to {self._y_shape or '(one)'} outputs")
+        X, y = checked_data(self, X, y, multi_output=True, reset=False)
+        outputs = len(self.y_scale_)
+        if y.size != len(y) * outputs:
+            raise ValueError(f"y has shape {y.shape}, but the model was fitted to {outputs} outputs")
         known = checked_noise_variance(noise_variance, len(X))
         if known is not None and np.ptp(self.y_scale_) > 0:
             raise ValueError("noise_variance of several outputs in different units must be given to fit already")

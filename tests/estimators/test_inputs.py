@@ -1,0 +1,186 @@
+"""What users hand in: sparse matrices, tables with words, dates and gaps, numbers of every kind."""
+
+import datetime
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from sklearn.exceptions import NotFittedError
+from sklearn.gaussian_process import kernels as sk
+
+from kernelcg import GPClassifier, GPGeneralizedRegressor, GPRegressor, KernelRidge
+from kernelcg.errors import MemoryBudgetExceeded
+from kernelcg.inference import Noise
+from kernelcg.kernels import RBF
+
+ESTIMATORS = {
+    "regressor": lambda **options: GPRegressor(RBF(1.0), optimizer=None, **options),
+    "ridge": lambda **options: KernelRidge(kernel="rbf", **options),
+    "classifier": lambda **options: GPClassifier(RBF(1.0), optimizer=None, **options),
+    "counts": lambda **options: GPGeneralizedRegressor(RBF(1.0), optimizer=None, **options),
+}
+
+
+def rows(n=20, d=3, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d)) * (rng.random((n, d)) < 0.5)
+    return X, (X[:, 0] > X[:, 1]).astype(int) + 0
+
+
+# sparse
+
+
+@pytest.mark.parametrize("layout", ["csr_array", "csc_matrix", "coo_array"])
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_sparse_inputs_give_the_numbers_of_dense_ones(name, layout):
+    X, y = rows()
+    sparse = getattr(scipy.sparse, layout)(X)
+    dense = ESTIMATORS[name]().fit(X, y)
+    model = ESTIMATORS[name]().fit(sparse, y)
+    np.testing.assert_array_equal(model.predict(sparse), dense.predict(X))
+    np.testing.assert_array_equal(model.predict(X), dense.predict(X))
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_sparse_inputs_that_would_not_fit_as_dense_ones_are_refused_with_a_remedy(name):
+    wide = scipy.sparse.random_array((30, 10**6), density=1e-6, format="csr", rng=np.random.default_rng(0))
+    with pytest.raises(MemoryBudgetExceeded, match=r"take 480 MB, but the memory is 10 MB; .*TruncatedSVD"):
+        ESTIMATORS[name](memory="10MB").fit(wide, np.arange(30) % 2)
+
+
+# entries that are no numbers
+
+TABLES = {
+    "words": ({"a": [1.0, 2.0], "who": ["x", "y"]}, "column 'who' of X holds 'x' in row 0; .*OneHotEncoder"),
+    "categories": (
+        {"a": [1.0, 2.0], "who": pd.Categorical(["x", "y"])},
+        "column 'who' of X holds 'x' in row 0; .*OneHotEncoder",
+    ),
+    "dates": (
+        {"a": [1.0, 2.0], "when": pd.to_datetime(["2020-01-01", "2020-01-02"])},
+        "column 'when' of X holds the date or time 2020-01-01.* in row 0; turn it into a number",
+    ),
+    "nothing but dates": (
+        {"when": pd.to_datetime(["2020-01-01", "2020-01-02"])},
+        "column 'when' of X holds the date or time 2020-01-01.* in row 0; turn it into a number",
+    ),
+    "durations": (
+        {"a": [1.0, 2.0], "time": pd.to_timedelta([1, 2], unit="s")},
+        "column 'time' of X holds the date or time 0 days 00:00:01 in row 0; turn it into a number",
+    ),
+    "missing": (
+        {"a": [1.0, 2.0], "age": pd.array([3, None], dtype="Int64")},
+        "column 'age' of X holds NaN in row 1; .*SimpleImputer",
+    ),
+    "infinite": ({"a": [1.0, -np.inf], "b": [0, 1]}, "column 'a' of X holds -infinity in row 1"),
+}
+
+
+@pytest.mark.parametrize("fitted", [False, True], ids=["fit", "predict"])
+@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("table", TABLES)
+def test_the_column_that_is_no_number_is_named_with_a_remedy(table, name, fitted):
+    columns, words = TABLES[table]
+    X, y = pd.DataFrame(columns), np.array([0, 1])
+    model = ESTIMATORS[name]()
+    if fitted:
+        model.fit(pd.DataFrame({key: [1.0, 2.0] for key in columns}), y)
+    with pytest.raises((TypeError, ValueError), match=words):
+        model.predict(X) if fitted else model.fit(X, y)
+
+
+ARRAYS = {
+    "dates": (np.array([["2020-01-01"], ["2020-01-02"]], dtype="M8[D]"), "column 0 of X holds the date or time 2020"),
+    "objects": (np.array([[1, {}], [2, 3]], dtype=object), "column 1 of X holds {} in row 0; every entry"),
+    "dates as objects": (
+        np.array([[1, 2], [2, datetime.date(2020, 1, 1)]], dtype=object),
+        "column 1 .* 2020-01-01 in row 1",
+    ),
+    "nothing": ([[1.0], [None]], "column 0 of X holds NaN in row 1"),
+    "endless integers": ([[1], [10**400]], "column 0 of X holds an integer of 401 digits in row 1; use other units"),
+}
+
+
+@pytest.mark.parametrize("array", ARRAYS)
+def test_entries_of_arrays_that_are_no_numbers_are_named(array):
+    X, words = ARRAYS[array]
+    with pytest.raises((TypeError, ValueError), match=words):
+        KernelRidge().fit(X, [0.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("y", "words"),
+    [
+        (["a", "b", "c"], "y holds 'a' in row 0; y must hold numbers; for labels there is GPClassifier"),
+        ([1.0, None, 2.0], "y holds NaN in row 1; remove such rows"),
+        ([[1.0, 0], [2.0, np.inf], [0, 0]], "y holds infinity in row 1; remove such rows"),
+    ],
+)
+def test_the_row_of_y_that_is_no_number_is_named(y, words):
+    for model in (GPRegressor(), KernelRidge()):
+        with pytest.raises(ValueError, match=words):
+            model.fit(np.arange(3.0)[:, None], y)
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        np.array([["1"], ["2"], ["3"]]),
+        np.array([[1], [2], [3]], dtype=object),
+        pd.DataFrame({"a": pd.Categorical([1, 2, 3])}),
+        pd.DataFrame({"a": pd.array([1, 2, 3], dtype="Int64")}),
+    ],
+    ids=["words that are numbers", "objects", "categories that are numbers", "nullable"],
+)
+def test_whatever_holds_numbers_is_taken(X):
+    model = KernelRidge(kernel="rbf").fit(X, [1.0, 2.0, 0.0])
+    numbers = np.array([[1.0], [2.0], [3.0]])
+    expected = KernelRidge(kernel="rbf").fit(numbers, [1.0, 2.0, 0.0]).predict(numbers)
+    np.testing.assert_array_equal(model.predict(X), expected)
+
+
+# before fit
+
+
+def test_before_fit_a_regressor_answers_from_its_prior():
+    X = rows(6)[0]
+    kernel = sk.ConstantKernel(2.0) * sk.RBF(1.5) + sk.WhiteKernel(0.25)
+    model = GPRegressor(kernel)
+    K = (sk.ConstantKernel(2.0) * sk.RBF(1.5))(X)
+    mean, covariance = model.predict(X, return_cov=True)
+    np.testing.assert_array_equal(mean, np.zeros(6))
+    np.testing.assert_allclose(covariance, K + 0.25 * np.eye(6), rtol=1e-13)
+    np.testing.assert_allclose(model.predict(X, return_cov=True, include_noise=False)[1], K, rtol=1e-13)
+    np.testing.assert_allclose(model.predict(X, return_std=True)[1], np.full(6, 1.5), rtol=1e-13)
+    np.testing.assert_array_equal(model.predict(X), np.zeros(6))
+    assert "n_features_in_" not in vars(model)
+
+
+def test_before_fit_the_noise_counts_only_if_it_was_given():
+    X = rows(4)[0]
+    for noise, variance in ((None, 1.0), (0.5, 1.5), (Noise(0.25), 1.25)):
+        std = GPRegressor(RBF(1.0), noise=noise).predict(X, return_std=True)[1]
+        np.testing.assert_allclose(std**2, variance)
+
+
+def test_draws_from_the_prior_have_its_moments():
+    X, count = rows(5)[0], 20000
+    model = GPRegressor(RBF(1.0, 2.0), noise=0.5)
+    covariance = model.predict(X, return_cov=True)[1]
+    draws = model.sample_y(X, count)
+    assert draws.shape == (5, count)
+    errors = (draws @ draws.T / count - covariance) / np.sqrt((covariance**2 + 2.5**2) / count)
+    assert np.abs(errors).max() < 4.5
+    np.testing.assert_array_equal(draws, model.sample_y(X, count))
+
+
+def test_there_is_no_prior_of_a_kernel_that_the_data_decide():
+    X = rows()[0]
+    for call in (lambda model: model.predict(X), lambda model: model.sample_y(X)):
+        with pytest.raises(NotFittedError, match="kernel=None the kernel depends on the data"):
+            call(GPRegressor())
+    with pytest.raises(NotFittedError):
+        GPRegressor(RBF(1.0)).predict(X, return_bound=True)
+    with pytest.raises(MemoryBudgetExceeded, match="prior covariance"):
+        GPRegressor(RBF(1.0), memory=1000).predict(X, return_cov=True)
