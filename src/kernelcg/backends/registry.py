@@ -1,11 +1,11 @@
 """Which backends there are, and which one suits best."""
 
 from dataclasses import dataclass
-from inspect import isabstract
 
 from kernelcg.arguments import matrix
 from kernelcg.backends.base import Backend, KernelMatrix
 from kernelcg.kernels import Kernel
+from kernelcg.subclasses import concrete_subclasses
 
 
 @dataclass(frozen=True)
@@ -18,14 +18,7 @@ class Availability:
 
 def classes() -> dict[str, type[Backend]]:
     """Return every backend that has been imported, by name."""
-    found: dict[str, type[Backend]] = {}
-    queue: list[type[Backend]] = [Backend]  # type: ignore[type-abstract]
-    while queue:
-        cls = queue.pop()
-        queue.extend(cls.__subclasses__())
-        if not isabstract(cls):
-            found[cls.name()] = cls
-    return dict(sorted(found.items()))
+    return concrete_subclasses(Backend)  # type: ignore[type-abstract]
 
 
 def available() -> dict[str, Availability]:

@@ -3,7 +3,6 @@
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from inspect import isabstract
 from typing import Any, ClassVar, Protocol, dataclass_transform
 
 from torch import Generator, Tensor
@@ -11,6 +10,7 @@ from torch import Generator, Tensor
 from kernelcg.backends import KernelMatrix
 from kernelcg.backends.memory import require_memory
 from kernelcg.operators import Invertible, KernelPlusDiagonal
+from kernelcg.subclasses import concrete_subclasses
 
 
 class Prepared(Protocol):
@@ -78,14 +78,7 @@ class Preconditioner(ABC):
 
 def available() -> dict[str, type[Preconditioner]]:
     """Return every recipe that has been imported, by name."""
-    found: dict[str, type[Preconditioner]] = {}
-    queue: list[type[Preconditioner]] = [Preconditioner]  # type: ignore[type-abstract]
-    while queue:
-        cls = queue.pop()
-        queue.extend(cls.__subclasses__())
-        if not isabstract(cls):
-            found[cls.name()] = cls
-    return dict(sorted(found.items()))
+    return concrete_subclasses(Preconditioner)  # type: ignore[type-abstract]
 
 
 def recipe(name: str, **options: Any) -> Preconditioner:
