@@ -228,3 +228,45 @@ def test_a_plan_of_other_options_is_refused():
     for other in ({"probes": 4}, {"dtype": "float64"}, {"preconditioner": "nystrom"}):
         with pytest.raises(ValueError, match="made with other options"):
             GPRegressor(max_iter=2, **other).fit(X, y, plan=plan)
+
+
+# seeds
+
+
+@pytest.mark.parametrize("state", [lambda: None, lambda: np.random.RandomState(5)], ids=["none", "a RandomState"])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_seed_that_was_not_given_is_drawn_once_and_kept_in_the_plan(name, state):
+    make, (X, y) = MODELS[name][0], data_of(name)
+    model = make(method="iterative", random_state=state()).fit(X, y)
+    again = make(method="iterative", random_state=state()).fit(X, y, plan=model.plan_)
+    assert again.plan_.seed == model.plan_.seed
+    np.testing.assert_array_equal(parameters_of(again), parameters_of(model))
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    machines = getattr(model, "estimators_", (model,))
+    assert {machine.plan_.seed for machine in machines} == {model.plan_.seed}
+
+
+def test_fits_without_a_seed_differ_and_each_agrees_with_itself(tmp_path):
+    model, other = (GPRegressor(method="iterative", max_iter=2, random_state=None).fit(X, Y) for _ in range(2))
+    assert model.plan_.seed != other.plan_.seed
+    assert (parameters_of(model) != parameters_of(other)).any()
+    np.testing.assert_array_equal(model.loo().std, model.loo().std)
+    model.save(tmp_path / "model")
+    loaded = kernelcg.load(tmp_path / "model")
+    np.testing.assert_allclose(loaded.loo().std, model.loo().std, rtol=1e-9)
+    assert model.update(X[:5] + 0.1, Y[:5]).plan_.seed == loaded.plan_.seed
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_learning_without_a_seed_is_resumed_to_the_same_bits(name):
+    make, (X, y) = MODELS[name][0], data_of(name)
+    states = []
+
+    def listen(event):
+        if event.kind is EventKind.STEP:
+            states.append(event.payload.state)
+
+    model = make(method="iterative", random_state=None).fit(X, y, callback=listen)
+    again = make(method="iterative", random_state=None).fit(X, y, resume=states[0])
+    assert again.plan_.seed == model.plan_.seed
+    np.testing.assert_array_equal(parameters_of(again), parameters_of(model))

@@ -17,18 +17,18 @@ from kernelcg.estimators.inputs import checked_points
 from kernelcg.estimators.session import Resumable, Session
 from kernelcg.estimators.settings import (
     chosen_backend,
-    generator_from,
     narrated,
     planned_fit,
     require_same_plan,
     require_same_work,
+    seed_of,
 )
 from kernelcg.events import Listener
 from kernelcg.inference.gaussian.model import Regression
 from kernelcg.inference.laplace.latent_model import Observations
 from kernelcg.inference.learning.learn import Learned
 from kernelcg.kernels import Kernel
-from kernelcg.planning import Plan, Pricing
+from kernelcg.planning import Plan
 from kernelcg.planning.planner import Workload
 from kernelcg.planning.pricing import pricing_of
 
@@ -83,18 +83,21 @@ class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is 
         work: Workload,
         probes: int,
         given: Plan | None,
-        pricing: Pricing | None,
+        earlier: Plan | None,
     ) -> tuple[Problem, Plan]:
         """Return the problem with its prices and the plan of a fit: the one that was given, or one that is made now.
 
-        The prices are those of this machine, or of the fit that this one goes on from.
+        Prices are those of this machine, or of the ``earlier`` fit that this one goes on from. Where ``random_state``
+        is not an integer the seed, too, is that of the given plan or the earlier fit; else it is drawn here, once.
         """
+        seed = seed_of(self.random_state, given or earlier)
         if given is None:
-            priced = problem.at_price(pricing or pricing_of(kernel, problem.X, problem.backend))
-            return priced, planned_fit(self, priced, work, probes)
-        require_same_work(given, work, generator_from(self.random_state).initial_seed())
+            pricing = pricing_of(kernel, problem.X, problem.backend) if earlier is None else earlier.pricing
+            priced = problem.at_price(pricing)
+            return priced, planned_fit(self, priced, work, probes, seed)
+        require_same_work(given, work, seed)
         priced, plan = problem.at_price(given.pricing), replace(given, revisions=(), outcome=None)
-        require_same_plan(plan, planned_fit(self, priced, work, probes))
+        require_same_plan(plan, planned_fit(self, priced, work, probes, seed))
         return priced, plan
 
     def _backend(self, device: torch.device, plan: Plan | None) -> Backend:

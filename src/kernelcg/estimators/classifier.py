@@ -20,7 +20,7 @@ from kernelcg.events import Listener
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.kernels import Kernel
 from kernelcg.likelihoods import BernoulliLogit, BernoulliProbit, Likelihood, Softmax
-from kernelcg.planning import Plan, Pricing
+from kernelcg.planning import Plan
 from kernelcg.randomness import child, seeded
 
 LINKS: Mapping[str, type[Likelihood] | type[Softmax]] = {
@@ -149,10 +149,7 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         """Return what `fit` would do with these data, without doing it; one against the rest, for one class."""
         with self._leaving_no_trace():
             X, codes = self._checked(X, y)
-            if self._is_split():
-                codes = (codes == 0).astype(np.int64)
-                self.classes_ = np.array([False, True])
-            return self._prepared(X, codes, None)[2]
+            return self._plan_of_one_class(X, codes, None) if self._is_split() else self._prepared(X, codes, None)[2]
 
     def fit(
         self,
@@ -197,7 +194,7 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         return len(self.classes_) > 2 and self.likelihood in ("probit", "logit")
 
     def _prepared(
-        self, X: Floats, codes: NDArray[np.int64], plan: Plan | None, pricing: Pricing | None = None
+        self, X: Floats, codes: NDArray[np.int64], plan: Plan | None, earlier: Plan | None = None
     ) -> tuple[Observations, LatentProcess, Plan]:
         """Return the data, the process from which learning starts, and the plan."""
         C = len(self.classes_)
@@ -205,12 +202,12 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         problem = self._observations(X, codes, plan, classes=C if chosen == "softmax" else 1)
         kernel = self._first_kernel(first_latent_kernel(problem.X, C))
         gp = LatentProcess(kernel, LINKS[chosen]())
-        problem, made = self._planned_laplace(problem, gp, plan, pricing)
+        problem, made = self._planned_laplace(problem, gp, plan, earlier)
         return problem, gp, made
 
     def _fit_jointly(self, X: Floats, codes: NDArray[np.int64], plan: Plan | None, session: Session) -> list[str]:
         """Condition one latent function, or one for each class; return what went wrong."""
-        problem, gp, made = self._prepared(X, codes, plan, session.pricing)
+        problem, gp, made = self._prepared(X, codes, plan, session.earlier)
         return self._learn_and_condition(problem, gp, made, session)
 
     def _fit_one_against_the_rest(
@@ -221,14 +218,24 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         if session.resume is not None and all(one.resume is None for one in sessions):
             raise StateMismatch("the state is of other data: of none of the classes against the rest")
         machines, problems = [], []
+        plan = plan or self._plan_of_one_class(X, codes, session.earlier)
         for c, label in enumerate(self.classes_):
-            machine = clone(self)
-            machine.classes_, machine.n_features_in_ = np.array([False, True]), self.n_features_in_
+            machine = self._machine()
             found = machine._fit_jointly(X, (codes == c).astype(int), plan, sessions[c])
             problems += [f"class {label!s}: {problem}" for problem in found]
             machines.append(machine)
         self._keep_machines(machines)
         return problems
+
+    def _machine(self) -> "GPClassifier":
+        """Return a classifier of its own for one class against the rest."""
+        machine = clone(self)
+        machine.classes_, machine.n_features_in_ = np.array([False, True]), self.n_features_in_
+        return machine
+
+    def _plan_of_one_class(self, X: Floats, codes: NDArray[np.int64], earlier: Plan | None) -> Plan:
+        """Return the plan that serves every class against the rest, with one seed for all."""
+        return self._machine()._prepared(X, (codes == 0).astype(np.int64), None, earlier)[2]
 
     def _keep_machines(self, machines: "list[GPClassifier]") -> None:
         self.estimators_ = tuple(machines)

@@ -6,21 +6,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from torch import Generator
 
 from kernelcg.errors import ConvergenceWarning
 from kernelcg.estimators.base import ProcessEstimator
 from kernelcg.estimators.data import as_tensor, require_magnitude
 from kernelcg.estimators.learning_warnings import early_end, runaways
 from kernelcg.estimators.session import Session
-from kernelcg.estimators.settings import chosen_device, chosen_precision, generator_from, planned_fit
+from kernelcg.estimators.settings import chosen_device, chosen_precision, planned_fit
 from kernelcg.events import EventKind
 from kernelcg.inference.bounds.certificate import Certificate
 from kernelcg.inference.gaussian.conditioning import condition
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.planning.plan import Method, Plan
-from kernelcg.randomness import child
+from kernelcg.randomness import child, seeded
 from kernelcg.solvers import Approach, Status, Stopping
 
 Floats = NDArray[np.float64]
@@ -40,12 +39,12 @@ class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # 
         device = chosen_device(self.device)
         X, Y, known = (None if value is None else as_tensor(value).to(device) for value in (X, Y, known))
         problem = Regression(X, Y, known, mean, self._backend(device, plan), chosen_precision(self.dtype))
-        planned_fit(self, problem, problem.workload(parameters=0), 1)  # refuses memory before a kernel is touched
+        planned_fit(
+            self, problem, problem.workload(parameters=0), 1, seed=0
+        )  # refuses memory before a kernel is touched
         return problem
 
-    def _conditioned(
-        self, problem: Regression, gp: GaussianProcess, plan: Plan, generator: Generator, session: Session
-    ) -> Posterior:
+    def _conditioned(self, problem: Regression, gp: GaussianProcess, plan: Plan, session: Session) -> Posterior:
         """Return the process conditioned on the data as planned."""
         return condition(
             problem.storing(plan.conditioning.storage) if plan.method is Method.ITERATIVE else problem,
@@ -53,7 +52,7 @@ class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # 
             method=plan.method,
             stopping=Stopping(rtol=self.rtol),
             preconditioner=self.preconditioner,
-            generator=child(generator, "posterior"),
+            generator=child(seeded(plan.seed), "posterior"),
             callback=session.onlooker,
         )
 
@@ -64,7 +63,7 @@ class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # 
         """
         posterior = self.posterior_
         if posterior.is_lean:
-            posterior = posterior.restored(self.plan_.method, generator_from(self.random_state))
+            posterior = posterior.restored(self.plan_.method, seeded(self.plan_.seed))
             self.posterior_ = posterior
         return posterior
 

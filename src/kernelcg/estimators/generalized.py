@@ -19,7 +19,7 @@ from kernelcg.events import Listener
 from kernelcg.inference.gaussian.drift import MeanKind, spread_of
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.likelihoods import Binomial, Gamma, Gaussian, Likelihood, NegativeBinomial, Poisson, StudentT
-from kernelcg.planning import Plan, Pricing
+from kernelcg.planning import Plan
 
 DEGREES = (2.1, 1000.0)
 """Between these the degrees of freedom are learned by default: from where a variance exists to nearly a Gaussian."""
@@ -147,14 +147,14 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
         plan, callback, resume : as in `GPRegressor.fit`
         """
         with self._fitting(callback, resume) as session:
-            problem, gp, plan = self._prepared(X, y, exposure, plan, session.pricing)
+            problem, gp, plan = self._prepared(X, y, exposure, plan, session.earlier)
             constant = isinstance(gp.likelihood, IDENTITY) and float(spread_of(problem.y[:, None])) == 0
             problems = self._learn_and_condition(problem, gp, plan, session, CONSTANT if constant else "")
         self._warn_of_fit(problems, session)
         return self
 
     def _prepared(
-        self, X: Any, y: Any, exposure: Any, plan: Plan | None, pricing: Pricing | None = None
+        self, X: Any, y: Any, exposure: Any, plan: Plan | None, earlier: Plan | None = None
     ) -> tuple[Observations, LatentProcess, Plan]:
         """Return the checked data, the process from which learning starts, and the plan."""
         self._check_options()
@@ -166,7 +166,7 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
             _require_level(likelihood, problem.y, problem.exposure)
         kernel = self._first_kernel(first_kernel(problem.X, variance))
         gp = LatentProcess(kernel, likelihood)
-        problem, made = self._planned_laplace(problem, gp, plan, pricing)
+        problem, made = self._planned_laplace(problem, gp, plan, earlier)
         return problem, gp, made
 
     def _first_likelihood(self, y: Tensor) -> tuple[Likelihood, float]:

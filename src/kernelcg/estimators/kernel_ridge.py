@@ -16,7 +16,6 @@ from kernelcg.estimators.learning_warnings import unlearned
 from kernelcg.estimators.session import Resumable, Session, predicting, tell_of_all
 from kernelcg.estimators.settings import (
     check_options,
-    generator_from,
     learned_count,
     require_range,
 )
@@ -30,8 +29,8 @@ from kernelcg.inference.gaussian.model import GaussianProcess, Noise, Regression
 from kernelcg.inference.gaussian.objective import Objective
 from kernelcg.inference.learning.learn import Learned, learn
 from kernelcg.kernels import Kernel
-from kernelcg.planning import Plan, Pricing
-from kernelcg.randomness import child
+from kernelcg.planning import Plan
+from kernelcg.randomness import child, seeded
 
 Floats = NDArray[np.float64]
 
@@ -132,12 +131,12 @@ class KernelRidge(GaussianEstimator):
         plan, callback, resume : as in `GPRegressor.fit`
         """
         with self._fitting(callback, resume) as session:
-            problem, gp, plan = self._prepared(X, y, sample_weight, plan, session.pricing)
+            problem, gp, plan = self._prepared(X, y, sample_weight, plan, session.earlier)
             self._select_and_solve(problem, gp, plan, session)
         return self
 
     def _prepared(
-        self, X: Any, y: Any, sample_weight: Any, plan: Plan | None, pricing: Pricing | None = None
+        self, X: Any, y: Any, sample_weight: Any, plan: Plan | None, earlier: Plan | None = None
     ) -> tuple[Regression, GaussianProcess, Plan]:
         """Return the checked data, the process with the hyperparameters as given, and the plan."""
         check_options(self.get_params(deep=False))
@@ -154,7 +153,7 @@ class KernelRidge(GaussianEstimator):
         gp = GaussianProcess(kernel, noise)
         count = learned_count(gp, self.selection is not None)
         work = problem.workload(parameters=count, exact_only=self.selection == CriterionName.LOO)
-        problem, made = self._planned(problem, kernel, work, self.probes, plan, pricing)
+        problem, made = self._planned(problem, kernel, work, self.probes, plan, earlier)
         return problem, gp, made
 
     def predict(self, X: Any, *, callback: Listener | None = None) -> Floats:
@@ -194,8 +193,6 @@ class KernelRidge(GaussianEstimator):
     def _select_and_solve(self, problem: Regression, gp: GaussianProcess, plan: Plan, session: Session) -> None:
         session.tell(EventKind.PLAN, plan)
         require_range(gp.kernel, problem)
-        generator = generator_from(self.random_state)
-        seed = generator.initial_seed()
         if self.selection is None:
             if session.resume is not None:
                 raise StateMismatch(
@@ -203,24 +200,24 @@ class KernelRidge(GaussianEstimator):
                 )
             self.learning_ = Learned(gp, (), 0, True, "hyperparameters as given", 0.0)
         else:
-            numerics = Numerics(self.probes, preconditioner=self.preconditioner, seed=seed)
+            numerics = Numerics(self.probes, preconditioner=self.preconditioner, seed=plan.seed)
             with session.learning() as callback:
                 self.learning_ = (unlearned(problem, gp) if session.resume is None else None) or learn(
                     Objective(problem, self.selection, numerics=numerics, plan=plan),
                     gp,
                     max_steps=STEPS if self.max_iter is None else self.max_iter,
-                    generator=child(generator, "selection"),
+                    generator=child(seeded(plan.seed), "selection"),
                     callback=callback,
                     resume=session.resume,
                 )
         done = self.learning_.revised(plan)
-        self.posterior_ = self._conditioned(problem, self.learning_.gp, done, generator, session)
+        self.posterior_ = self._conditioned(problem, self.learning_.gp, done, session)
         self.plan_ = session.outcome(plan, done, self.learning_)
         self.n_iter_ = max(len(self.learning_.steps), 1)
         self.kernel_, self.alpha_ = self.posterior_.gp.kernel, self.posterior_.gp.noise.variance.item()
         self.X_fit_ = problem.X.cpu().numpy()
         self.dual_coef_ = self._shaped(self.posterior_.weights.X.cpu().numpy())
         self.report_ = self.posterior_.report
-        self.certificate_ = certificate(self.posterior_, probes=0, seed=seed)
+        self.certificate_ = certificate(self.posterior_, probes=0, seed=plan.seed)
         session.tell(EventKind.END, self.certificate_)
         self._warn_of_fit(gp, session, stacklevel=4)

@@ -19,7 +19,6 @@ from kernelcg.estimators.settings import (
     check_options,
     chosen_device,
     chosen_precision,
-    generator_from,
     learned_count,
     planned_fit,
 )
@@ -34,9 +33,9 @@ from kernelcg.inference.laplace.posterior import LaplacePosterior, LatentPredict
 from kernelcg.inference.learning.learn import learn
 from kernelcg.inference.learning.optimizer import STOCHASTIC, Optimizer
 from kernelcg.kernels import Kernel
-from kernelcg.planning import Plan, Pricing
+from kernelcg.planning import Plan
 from kernelcg.planning.planner import BLOCKS
-from kernelcg.randomness import child
+from kernelcg.randomness import child, seeded
 from kernelcg.solvers import SolveReport, Status, Stopping
 
 Floats = NDArray[np.float64]
@@ -107,7 +106,9 @@ class LaplaceEstimator(ProcessEstimator):
         X, y, exposure = (as_tensor(value).to(device) for value in (X, y, exposure))
         backend, precision = self._backend(device, plan), chosen_precision(self.dtype)
         problem = Observations(X, y, exposure, mean, classes, backend, precision)
-        planned_fit(self, problem, problem.workload(parameters=0), 1)  # refuses memory before a kernel is touched
+        planned_fit(
+            self, problem, problem.workload(parameters=0), 1, seed=0
+        )  # refuses memory before a kernel is touched
         return problem
 
     def _first_kernel(self, default: Kernel) -> Kernel:
@@ -121,26 +122,29 @@ class LaplaceEstimator(ProcessEstimator):
         options = self.get_params(deep=False)
         check_options({name: value for name, value in options.items() if (name, value) != ("probes", None)})
 
-    def _numerics(self, problem: Observations) -> Numerics:
-        seed = generator_from(self.random_state).initial_seed()
-        stochastic, probes = self.optimizer in STOCHASTIC, self.probes
-        if probes is None:
-            probes = FEW_PROBES if stochastic else affordable_probes(problem)
-        return Numerics(probes, preconditioner=self.preconditioner, seed=seed, rademacher=stochastic)
+    def _probes(self, problem: Observations) -> int:
+        """Return how many random columns an iterative evaluation has."""
+        if self.probes is not None:
+            return self.probes
+        return FEW_PROBES if self.optimizer in STOCHASTIC else affordable_probes(problem)
+
+    def _numerics(self, plan: Plan) -> Numerics:
+        signs = self.optimizer in STOCHASTIC
+        return Numerics(plan.probes, preconditioner=self.preconditioner, seed=plan.seed, rademacher=signs)
 
     def _planned_laplace(
-        self, problem: Observations, gp: LatentProcess, plan: Plan | None, pricing: Pricing | None
+        self, problem: Observations, gp: LatentProcess, plan: Plan | None, earlier: Plan | None
     ) -> tuple[Observations, Plan]:
         """Return the problem with its prices, and the plan of a fit."""
         count = learned_count(gp, self.optimizer is not None)
         work = problem.workload(parameters=count, in_stages=self.optimizer == Optimizer.LBFGS)
-        return self._planned(problem, gp.kernel, work, self._numerics(problem).probes, plan, pricing)
+        return self._planned(problem, gp.kernel, work, self._probes(problem), plan, earlier)
 
     def _learn_and_condition(
         self, problem: Observations, gp: LatentProcess, plan: Plan, session: Session, unlearnable: str = ""
     ) -> list[str]:
         """Do what a fit does; return what went wrong. Nothing is learned if a reason against it is given."""
-        numerics = self._numerics(problem)
+        numerics = self._numerics(plan)
         session.tell(EventKind.PLAN, plan)
         with session.learning() as callback:
             self.learning_ = learn(
@@ -150,7 +154,7 @@ class LaplaceEstimator(ProcessEstimator):
                 max_steps=self.max_iter if self.max_iter is not None else STEPS.get(self.optimizer or "", 0),
                 step_size=self.step_size,
                 restarts=self.n_restarts,
-                generator=child(generator_from(self.random_state), "learning"),
+                generator=child(seeded(plan.seed), "learning"),
                 callback=callback,
                 resume=session.resume,
             )

@@ -127,7 +127,7 @@ def _restore(
     gp = rebuild(header["gp"])
     if not isinstance(gp, LatentProcess):
         raise TypeError(f"{type(gp).__name__} is not a latent process")
-    machine.plan_ = unpacked_plan(header["plan"])
+    machine.plan_ = unpacked_plan(header["plan"], machine.random_state)
     machine.learning_ = unpacked(Learned, header["learning"], gp=gp)
     machine.certificate_ = unpacked(LaplaceCertificate, header["certificate"])
     stored = header["report"]

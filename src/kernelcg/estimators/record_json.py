@@ -13,7 +13,7 @@ from sklearn.gaussian_process.kernels import Kernel as SklearnKernel
 from torch import Tensor
 
 from kernelcg.estimators.base import Problem, ProcessEstimator
-from kernelcg.estimators.settings import PRECISIONS, chosen_device, logger
+from kernelcg.estimators.settings import PRECISIONS, chosen_device, logger, seed_of
 from kernelcg.estimators.sklearn_kernels import converted
 from kernelcg.parameters import Parametric
 from kernelcg.planning.plan import UNPLANNED, Method, Plan, Precision, Stage, Storage
@@ -114,8 +114,8 @@ def as_planned(problem: Problem, plan: Plan) -> Problem:
     return problem.at_price(plan.pricing).storing(plan.conditioning.storage)
 
 
-def unpacked_plan(header: Mapping[str, Any]) -> Plan:
-    """Return the plan of a fit; version 0.1 kept less of it."""
+def unpacked_plan(header: Mapping[str, Any], random_state: Any) -> Plan:
+    """Return the plan of a fit; version 0.1 kept less of it, and its seed in the constructor's parameter alone."""
     if "stages" in header:
         return unpacked(Plan, header)
     method, n = Method(header["method"]), int(header["rows"])
@@ -129,6 +129,7 @@ def unpacked_plan(header: Mapping[str, Any]) -> Plan:
         device=header["device"],
         backend="unknown",
         memory=int(header["budget_bytes"]),
+        seed=seed_of(random_state),
         conditioning=done,
     )
 

@@ -21,7 +21,7 @@ from kernelcg.events import Listener
 from kernelcg.inference.gaussian.leave_one_out import leave_one_out
 from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.inference.gaussian.sampling import draws
-from kernelcg.randomness import child
+from kernelcg.randomness import child, seeded
 
 Floats = NDArray[np.float64]
 
@@ -108,7 +108,7 @@ class RegressionAnswers(GaussianEstimator):
         """
         check_is_fitted(self)
         check_options({"probes": probes, "preconditioner": None})
-        found = leave_one_out(self._posterior(), probes=probes, generator=generator_from(self.random_state))
+        found = leave_one_out(self._posterior(), probes=probes, generator=seeded(self.plan_.seed))
         self._warn_of(found.status, "leave-one-out")
         return self._units.left_out(found)
 

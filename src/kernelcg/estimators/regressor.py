@@ -22,10 +22,10 @@ from kernelcg.estimators.settings import (
     STEPS,
     check_options,
     first_process,
-    generator_from,
     learned_count,
     planned_fit,
     require_range,
+    seed_of,
 )
 from kernelcg.events import EventKind, Listener
 from kernelcg.inference.bounds.certificate import certificate
@@ -37,9 +37,9 @@ from kernelcg.inference.gaussian.objective import Objective
 from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.inference.learning.learn import Learned, learn
 from kernelcg.inference.learning.optimizer import STOCHASTIC, Optimizer
-from kernelcg.planning import Method, Plan, Pricing
+from kernelcg.planning import Method, Plan
 from kernelcg.planning.planner import Workload
-from kernelcg.randomness import child
+from kernelcg.randomness import child, seeded
 from kernelcg.solvers import Stopping
 
 Floats = NDArray[np.float64]
@@ -79,7 +79,8 @@ class GPRegressor(RegressionAnswers):
         stays below the noise. Residuals are recomputed in float64 always
     memory : bytes, or words such as "4GB", that an operation may take; None means half of the machine's
     n_jobs : threads of the products; None means all
-    random_state : seed; the default gives the same numbers every time
+    random_state : seed; the default gives the same numbers every time. None or a NumPy RandomState draws one seed for
+        each fit, which ``plan_`` keeps: ``fit(plan=plan_)`` gives the same numbers again
     verbose : 1 shows the plan and every step of learning
 
     Attributes
@@ -175,12 +176,12 @@ class GPRegressor(RegressionAnswers):
         """
         check_options(self.get_params(deep=False))
         with self._fitting(callback, resume) as session:
-            problem, gp, plan = self._prepared(X, y, noise_variance, plan, session.pricing)
+            problem, gp, plan = self._prepared(X, y, noise_variance, plan, session.earlier)
             self._learn_and_condition(problem, gp, self.optimizer, plan, session)
         return self
 
     def _prepared(
-        self, X: Any, y: Any, noise_variance: Any, plan: Plan | None, pricing: Pricing | None = None
+        self, X: Any, y: Any, noise_variance: Any, plan: Plan | None, earlier: Plan | None = None
     ) -> tuple[Regression, GaussianProcess, Plan]:
         """Return the checked data, the process from which learning starts, and the plan."""
         X, y, noise_variance = without_missing(X, y, noise_variance, self.missing)
@@ -191,7 +192,7 @@ class GPRegressor(RegressionAnswers):
         self.y_mean_, self.y_scale_ = scaling(Y, self.normalize_y, common=known is not None)
         problem = self._problem(X, Y, known, plan)
         gp = first_process(self.kernel, self.noise, problem.X, problem.Y)
-        problem, made = self._planned(problem, gp.kernel, self._workload(problem, gp), self.probes, plan, pricing)
+        problem, made = self._planned(problem, gp.kernel, self._workload(problem, gp), self.probes, plan, earlier)
         return problem, gp, made
 
     def _workload(self, problem: Regression, gp: GaussianProcess) -> Workload:
@@ -230,7 +231,7 @@ class GPRegressor(RegressionAnswers):
                 more.noise_variance,
                 method=plan.method,
                 preconditioner=self.preconditioner,
-                generator=generator_from(self.random_state),
+                generator=seeded(plan.seed),
                 callback=session.onlooker,
             )
             if learn:
@@ -259,7 +260,7 @@ class GPRegressor(RegressionAnswers):
         posterior = self._posterior()
         method = Method.DIRECT if isinstance(posterior.bound, Exact) else Method.ITERATIVE
         work = posterior.problem.workload(in_stages=False)
-        plan = planned_fit(self, posterior.problem, work, self.probes, method=method)
+        plan = planned_fit(self, posterior.problem, work, self.probes, self.plan_.seed, method)
         objective = self._objective(posterior.problem, plan)
         objective = replace(objective, numerics=replace(objective.numerics, stopping=Stopping(rtol=self.rtol)))
         estimate, _ = objective(gp if here else gp.with_log_parameters(given), value=not here)
@@ -283,12 +284,11 @@ class GPRegressor(RegressionAnswers):
         old = self.posterior_.problem
         count = learned_count(self.posterior_.gp, learns)
         work = replace(old.workload(parameters=count), rows=len(old) + len(more))
-        return planned_fit(self, old, work, self.probes)
+        return planned_fit(self, old, work, self.probes, seed_of(self.random_state, self.plan_))
 
     def _objective(self, problem: Regression, plan: Plan) -> Objective:
-        seed = generator_from(self.random_state).initial_seed()
         stochastic = self.optimizer in STOCHASTIC
-        numerics = Numerics(self.probes, preconditioner=self.preconditioner, seed=seed, rademacher=stochastic)
+        numerics = Numerics(self.probes, preconditioner=self.preconditioner, seed=plan.seed, rademacher=stochastic)
         return Objective(problem, numerics=numerics, plan=plan)
 
     def _learn_and_condition(
@@ -296,7 +296,6 @@ class GPRegressor(RegressionAnswers):
     ) -> None:
         session.tell(EventKind.PLAN, plan)
         require_range(gp.kernel, problem)
-        generator = generator_from(self.random_state)
         with session.learning() as callback:
             learned = (unlearned(problem, gp) if optimizer and session.resume is None else None) or learn(
                 self._objective(problem, plan),
@@ -305,21 +304,20 @@ class GPRegressor(RegressionAnswers):
                 max_steps=self.max_iter if self.max_iter is not None else STEPS.get(optimizer or "", 0),
                 step_size=self.step_size,
                 restarts=self.n_restarts,
-                generator=child(generator, "learning"),
+                generator=child(seeded(plan.seed), "learning"),
                 callback=callback,
                 resume=session.resume,
             )
         done = learned.revised(plan)
-        self._keep(self._conditioned(problem, learned.gp, done, generator, session), learned, plan, done, session)
+        self._keep(self._conditioned(problem, learned.gp, done, session), learned, plan, done, session)
         self._warn_of_fit(gp, session, stacklevel=4)
 
     def _keep(self, posterior: Posterior, learned: Learned, plan: Plan, done: Plan, session: Session) -> None:
         """Make attributes of what a fit found; ``done`` is what learning made of the plan."""
-        seed = generator_from(self.random_state).initial_seed()
         self.posterior_, self.learning_ = posterior, learned
         self.kernel_, self.noise_ = posterior.gp.kernel, posterior.gp.noise.variance.item()
         unit, offset = float(self.y_scale_.max()), float(np.abs(self.y_mean_).max())
-        self.certificate_ = certificate(posterior, probes=self.probes, seed=seed, unit=unit, offset=offset)
+        self.certificate_ = certificate(posterior, probes=self.probes, seed=plan.seed, unit=unit, offset=offset)
         self.log_marginal_likelihood_value_ = self.certificate_.log_marginal_likelihood
         self.report_ = posterior.report
         self.n_iter_ = max(len(learned.steps), 1)

@@ -145,7 +145,7 @@ def _restored(
     own = OWN[type(estimator).__name__]
     device = usable_device(estimator)
     here = {name: value if name in own else value.to(device) for name, value in tensors.items()}
-    estimator.plan_ = unpacked_plan(header["plan"])
+    estimator.plan_ = unpacked_plan(header["plan"], estimator.random_state)
     posterior = _posterior(estimator, gp, header, here)
     estimator.posterior_ = posterior
     estimator.report_ = posterior.report

@@ -21,7 +21,7 @@ from kernelcg.events import Chunk, Event, EventKind, Listener, informed, insisti
 from kernelcg.inference.learning.learn import Learned
 from kernelcg.inference.learning.origin import data_digest
 from kernelcg.inference.learning.state import Step, TrainingState
-from kernelcg.planning import Plan, Pricing
+from kernelcg.planning import Plan
 
 Resumable = TrainingState | str | os.PathLike[str] | None
 """What a fit can go on from: a state that came with an event of an earlier one, or the path of its file."""
@@ -103,10 +103,9 @@ class Session:
         return self if fits else replace(self, resume=None)
 
     @property
-    def pricing(self) -> Pricing | None:
-        """Return what the choices of an earlier fit went by, if this one goes on from it."""
-        earlier = None if self.resume is None else self.resume.origin.plan
-        return None if earlier is None else earlier.pricing
+    def earlier(self) -> Plan | None:
+        """Return the plan of the fit that this one goes on from, if it does."""
+        return None if self.resume is None else self.resume.origin.plan
 
     @property
     def onlooker(self) -> Listener | None:

@@ -88,6 +88,7 @@ def planned_fit(
     problem: Regression | Observations,
     work: Workload,
     probes: int,
+    seed: int,
     method: Method | None = None,
 ) -> Plan:
     """Return the plan of a fit; raise `MemoryBudgetExceeded` if nothing that is allowed fits the memory."""
@@ -97,7 +98,7 @@ def planned_fit(
         Precision(name_of_precision(estimator.dtype)),
         "none" if recipe is None else recipe if isinstance(recipe, str) else recipe.name(),
         probes,
-        generator_from(estimator.random_state).initial_seed(),
+        seed,
     )
     return planned(work, options, Resources.of(problem.backend, problem.X.device, problem.pricing))
 
@@ -168,8 +169,15 @@ def chosen_precision(dtype: Any) -> torch.dtype | None:
     return PRECISIONS[name_of_precision(dtype)]
 
 
+def seed_of(random_state: Any, earlier: Plan | None = None) -> int:
+    """Return the one seed of a fit: that of an integer, else that of an earlier plan, else one that is drawn now."""
+    if earlier is not None and not isinstance(random_state, Integral):
+        return earlier.seed
+    return generator_from(random_state).initial_seed()
+
+
 def generator_from(random_state: Any) -> Generator:
-    """Return a generator seeded by an integer, a NumPy RandomState, or None for a seed of its own."""
+    """Return a generator seeded by an integer, or by one draw from a NumPy RandomState or, for None, from NumPy's."""
     try:
         source = check_random_state(random_state)
     except ValueError as error:
