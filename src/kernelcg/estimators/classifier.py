@@ -68,6 +68,8 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
     likelihood : "probit", "logit", "softmax", or "auto": the probit for two classes, the softmax for more. With the
         probit or the logit more than two classes are told apart one against the rest, by independent models whose
         probabilities are normalised; `estimators_` has them
+    priors : "weak" or None. "weak" keeps lengthscales that carry neither bounds nor priors of yours within 1e-5 and 1e4
+        spreads of their feature, and `learning_` says which features have no visible effect. None supposes nothing
     method : "direct" (Cholesky), "iterative" (preconditioned CG) or "auto"
     preconditioner : "auto", the name of a recipe (see `kernelcg.preconditioners.available`), a recipe, or None for
         plain CG; the softmax has one of its own, unless None
@@ -109,6 +111,7 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         kernel: Any = None,
         *,
         likelihood: str = "auto",
+        priors: str | None = "weak",
         method: str = "auto",
         preconditioner: Any = "auto",
         optimizer: str | None = "lbfgs",
@@ -127,6 +130,7 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
     ):
         self.kernel = kernel
         self.likelihood = likelihood
+        self.priors = priors
         self.method = method
         self.preconditioner = preconditioner
         self.optimizer = optimizer

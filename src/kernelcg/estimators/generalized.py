@@ -64,8 +64,8 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
         "gaussian", for comparison; or a `kernelcg.likelihoods.Likelihood`, whose hyperparameters may be fixed, bounded
         or given a prior, one of your own included. Its hyperparameters are learned with those of the kernel
     mean : "constant", "zero" or "linear" drift of the latent function, fitted with its mode
-    method, preconditioner, optimizer, max_iter, max_seconds, step_size, probes, n_restarts, rtol, device, dtype, \
-    memory, n_jobs, random_state, verbose : as in `GPClassifier`
+    priors, method, preconditioner, optimizer, max_iter, max_seconds, step_size, probes, n_restarts, rtol, device, \
+    dtype, memory, n_jobs, random_state, verbose : as in `GPClassifier`
 
     Attributes
     ----------
@@ -84,6 +84,7 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
         *,
         likelihood: Any = "student_t",
         mean: str = "constant",
+        priors: str | None = "weak",
         method: str = "auto",
         preconditioner: Any = "auto",
         optimizer: str | None = "lbfgs",
@@ -103,6 +104,7 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
         self.kernel = kernel
         self.likelihood = likelihood
         self.mean = mean
+        self.priors = priors
         self.method = method
         self.preconditioner = preconditioner
         self.optimizer = optimizer

@@ -30,6 +30,7 @@ from kernelcg.inference.laplace.evidence import laplace_estimate
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.inference.laplace.objective import LaplaceObjective
 from kernelcg.inference.laplace.posterior import LaplacePosterior, LatentPrediction, condition_laplace
+from kernelcg.inference.learning.default_priors import default_priors
 from kernelcg.inference.learning.learn import learn
 from kernelcg.inference.learning.optimizer import STOCHASTIC, Optimizer
 from kernelcg.kernels import Kernel
@@ -60,6 +61,7 @@ class LaplaceEstimator(ProcessEstimator):
     """An estimator built on a `LaplacePosterior`."""
 
     kernel: Any
+    priors: str | None
     optimizer: str | None
     max_iter: int | None
     step_size: float | None
@@ -157,6 +159,7 @@ class LaplaceEstimator(ProcessEstimator):
                 generator=child(seeded(plan.seed), "learning"),
                 callback=callback,
                 resume=session.resume,
+                priors=None if self.priors is None else default_priors(gp, problem),
             )
         if unlearnable and self.optimizer is not None:
             self.learning_ = replace(self.learning_, converged=False, reason=unlearnable)

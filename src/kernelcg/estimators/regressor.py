@@ -35,6 +35,7 @@ from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.gaussian.objective import Objective
 from kernelcg.inference.gaussian.posterior import Posterior
+from kernelcg.inference.learning.default_priors import default_priors
 from kernelcg.inference.learning.learn import Learned, learn
 from kernelcg.inference.learning.optimizer import STOCHASTIC, Optimizer
 from kernelcg.planning import Method, Plan
@@ -58,6 +59,11 @@ class GPRegressor(RegressionAnswers):
     noise : variance of the noise from which learning starts, in units of the variance of y if ``normalize_y``; a
         `kernelcg.inference.Noise` may be fixed, bounded or given a prior. None means a tenth of the variance of y, or
         of that of the kernel if that is less
+    priors : "weak" or None. "weak" supposes something, in the units of the data, of hyperparameters that carry neither
+        bounds nor priors of yours, in the default kernel and in your own: lengthscales stay within 1e-5 and 1e4
+        spreads of their feature, and k(x, x) / noise, where k is stationary, below what float64 resolves, about 4e5
+        for a thousand rows. Below a third of that the prior is flat and costs nothing. `learning_` says where it was
+        felt and which features have no visible effect. None supposes nothing
     method : "direct" (Cholesky), "iterative" (preconditioned CG) or "auto"
     preconditioner : "auto", the name of a recipe (see `kernelcg.preconditioners.available`), a recipe, or None for
         plain CG; where it does not suffice, one is chosen and the report says so
@@ -99,6 +105,7 @@ class GPRegressor(RegressionAnswers):
         kernel: Any = None,
         *,
         noise: Any = None,
+        priors: str | None = "weak",
         method: str = "auto",
         preconditioner: Any = "auto",
         optimizer: str | None = "lbfgs",
@@ -120,6 +127,7 @@ class GPRegressor(RegressionAnswers):
     ):
         self.kernel = kernel
         self.noise = noise
+        self.priors = priors
         self.method = method
         self.preconditioner = preconditioner
         self.optimizer = optimizer
@@ -307,6 +315,7 @@ class GPRegressor(RegressionAnswers):
                 generator=child(seeded(plan.seed), "learning"),
                 callback=callback,
                 resume=session.resume,
+                priors=None if self.priors is None else default_priors(gp, problem),
             )
         done = learned.revised(plan)
         self._keep(self._conditioned(problem, learned.gp, done, session), learned, plan, done, session)

@@ -166,7 +166,7 @@ def log_event(event: Event) -> None:
         case EventKind.STEP:
             logger.info("step %d: %s", len(payload.state.steps), _words(payload.step))
         case EventKind.LEARNED:
-            logger.info("learned in %.1f s: %s", payload.seconds, payload.reason)
+            logger.info("learned in %.1f s: %s", payload.seconds, "; ".join([payload.reason, *payload.findings]))
         case EventKind.END:
             logger.info("%s", payload)
         case EventKind.STAGE | EventKind.EVALUATION | EventKind.WARNING if logger.isEnabledFor(logging.DEBUG):

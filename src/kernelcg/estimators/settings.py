@@ -73,6 +73,7 @@ OPTIONS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "probes": (lambda v: _whole(v, 1), "a whole number, at least 1"),
     "n_samples": (lambda v: _whole(v, 1), "a whole number, at least 1"),
     "n_restarts": (lambda v: _whole(v, 0), "a whole number, not negative"),
+    "priors": (lambda v: v is None or v == "weak", "'weak' or None"),
     "rtol": (lambda v: _number(v) and 0 <= v < 1, "a number in [0, 1): at 1 the zero vector would pass"),
     "mean": (lambda v: isinstance(v, str) and v in DRIFTS, f"one of {', '.join(DRIFTS)}"),
     "normalize_y": (lambda v: isinstance(v, bool | np.bool_), "True or False"),

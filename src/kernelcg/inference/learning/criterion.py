@@ -12,6 +12,7 @@ from kernelcg.events import EventKind, Listener, tell
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.gaussian.objective import log_prior
 from kernelcg.inference.learning.criterion_value import CriterionValue
+from kernelcg.inference.learning.default_priors import DefaultPriors
 from kernelcg.inference.learning.lbfgs import Point
 from kernelcg.parameters import Parametric
 from kernelcg.solvers import Status
@@ -117,6 +118,8 @@ class Search:
     upper: Tensor
     began: float
     callback: Listener | None = None
+    priors: DefaultPriors | None = None
+    """Of hyperparameters about which the user said nothing; None means that nothing is supposed of them."""
 
     @property
     def start(self) -> Tensor:
@@ -132,10 +135,19 @@ class Search:
         """Return θ within the bounds."""
         return theta.clamp(self.lower, self.upper)
 
+    def log_prior(self, theta: Tensor) -> tuple[float, Tensor]:
+        """Return the log priors of the user and the default ones, up to a constant, and their gradient."""
+        gp = self.gp.with_log_parameters(theta)
+        density, slope = log_prior(gp)
+        if self.priors is None:
+            return density, slope
+        default, default_slope = self.priors.log_density(gp)
+        return density + default, slope + default_slope
+
     def point(self, request: Request, estimate: CriterionValue, trail: Any) -> Point[Any]:
         """Return criterion plus log prior and their gradient, 0 for what is not learned, and tell the listener."""
         objective, theta = request.objective, request.theta
-        prior, slope = log_prior(self.gp.with_log_parameters(theta))
+        prior, slope = self.log_prior(theta)
         gradient = torch.where(self.lower < self.upper, estimate.gradient + slope, 0.0)
         value = estimate.value + prior if objective.is_direct or math.isinf(estimate.value) else math.nan
         seen = Evaluation(len(objective.problem), method_of(objective), value, estimate.status, tuple(theta.tolist()))
@@ -154,4 +166,4 @@ class Search:
         if not math.isnan(point.value):
             return point.value
         gp = self.gp.with_log_parameters(point.theta)
-        return objective(gp, value=True, callback=self.callback)[0].value + log_prior(gp)[0]
+        return objective(gp, value=True, callback=self.callback)[0].value + self.log_prior(point.theta)[0]

@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 from kernelcg.errors import StateMismatch, StopRequested
 from kernelcg.events import EventKind, Listener, insisting, tell, timed
 from kernelcg.inference.learning.criterion import Criterion, Request, Search
+from kernelcg.inference.learning.default_priors import DefaultPriors
 from kernelcg.inference.learning.lbfgs import Point
 from kernelcg.inference.learning.optimizer import Optimizer
 from kernelcg.inference.learning.origin import Origin
@@ -49,6 +50,16 @@ class Learned:
     """Whether a listener ended it."""
     direct_from: int | None = None
     """Rows from which on evaluations were exact though that was not planned, if any."""
+    default_log_prior: float | None = None
+    """Log density of the default priors here, relative to where they are flat; None if there were none."""
+    findings: tuple[str, ...] = ()
+    """Where default priors decided, and features without visible effect, in words."""
+
+    def __str__(self) -> str:
+        head = f"{len(self.steps)} steps, {self.evaluations} evaluations, {self.seconds:.1f} s: {self.reason}"
+        cost = self.default_log_prior
+        priors = "there were no default priors" if cost is None else f"log density of the default priors {cost:.3g}"
+        return "\n  ".join([head, str(self.gp), priors, *self.findings])
 
     def revised(self, plan: Plan) -> Plan:
         """Return the plan with what learning found out."""
@@ -102,6 +113,7 @@ def learn(
     generator: Generator,
     callback: Listener | None = None,
     resume: TrainingState | None = None,
+    priors: DefaultPriors | None = None,
 ) -> Learned:
     """Return the hyperparameters that maximise the criterion plus their log prior, from those of ``gp``.
 
@@ -116,6 +128,8 @@ def learn(
         hyperparameters so far, if it returns True or raises `StopRequested`
     resume : the state that came with a step of an earlier call: learning goes on from there, to the same numbers. Steps
         and seconds of the earlier call count
+    priors : of hyperparameters that carry neither bounds nor priors; None supposes nothing of them, beyond that they
+        stay within five orders of magnitude of their start
 
     Raises
     ------
@@ -123,17 +137,17 @@ def learn(
     """
     if optimizer is not None and optimizer not in tuple(Optimizer):
         raise ValueError(f"optimizer must be one of {', '.join(Optimizer)} or None, not {optimizer!r}")
-    lower, upper = _bounds(gp)
+    lower, upper = _bounds(gp, priors)
     if optimizer is None or bool((lower == upper).all()):
         if resume is not None:
             raise StateMismatch("nothing is learned here, so that there is nothing to go on with")
         return Learned(gp, (), 0, True, "nothing to learn", 0.0)
     now = time.perf_counter()
     spent = resume.steps[-1].seconds if resume is not None and resume.steps else 0.0
-    search = Search(objective, gp, lower, upper, now - spent, insisting(timed(callback, now)))
+    search = Search(objective, gp, lower, upper, now - spent, insisting(timed(callback, now)), priors)
     way = _way(search, Optimizer(optimizer), max_steps, step_size, restarts, generator)
     seed = generator.initial_seed()
-    options = {"optimizer": optimizer, "step_size": step_size, "restarts": restarts, "seed": seed}
+    options = {"optimizer": optimizer, "step_size": step_size, "restarts": restarts, "seed": seed, "priors": priors}
     state = _state_to_begin_with(way, Origin.of(objective, gp, options, way.parts), resume)
     try:
         while (outcome := way.outcome(state.at)) is None:
@@ -187,6 +201,7 @@ def _learned(search: Search, state: TrainingState, outcome: Outcome) -> Learned:
     bound = f"; at a bound: {', '.join(names)}" if names and not outcome.stopped else ""
     converged, stopped = outcome.converged, outcome.stopped
     reason = outcome.reason + bound
+    priors = search.priors
     return Learned(
         gp,
         state.steps,
@@ -197,11 +212,25 @@ def _learned(search: Search, state: TrainingState, outcome: Outcome) -> Learned:
         state.failures,
         stopped,
         outcome.direct_from,
+        default_log_prior=None if priors is None else priors.log_density(gp)[0],
+        findings=() if priors is None else priors.findings(gp),
     )
 
 
-def _bounds(gp: Parametric) -> tuple[Tensor, Tensor]:
+def _bounds(gp: Parametric, priors: DefaultPriors | None) -> tuple[Tensor, Tensor]:
     """Return lower and upper bounds of the log hyperparameters; equal where they are fixed."""
+    own_lower, own_upper = _own_bounds(gp)
+    if priors is None:
+        return own_lower, own_upper
+    default_lower, default_upper = priors.lower, priors.upper
+    return (
+        torch.where(default_lower.isfinite(), default_lower, own_lower),
+        torch.where(default_upper.isfinite(), default_upper, own_upper),
+    )
+
+
+def _own_bounds(gp: Parametric) -> tuple[Tensor, Tensor]:
+    """Return the bounds that the process carries, or else five orders of magnitude around the start."""
     theta, lower, upper = gp.log_parameters().detach(), [], []
     for value, restriction in zip(theta.tolist(), gp.restrictions(), strict=True):
         if restriction.fixed:

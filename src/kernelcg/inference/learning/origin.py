@@ -62,7 +62,7 @@ class Origin:
             )
         theirs = dict(other.options)
         for name, value in self.options:
-            if theirs.get(name) != value:
+            if theirs.get(name, "None") != value:
                 raise StateMismatch(f"the state is of other options: {name} was {theirs.get(name)}, not {value}")
         if self.plan is not None and other.plan is not None:
             for one in fields(self.plan):
