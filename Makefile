@@ -5,13 +5,16 @@ INSTALLED := .venv/.installed
 BENCH_INSTALLED := .venv/.bench-installed
 export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: demo test lint check bench figure1 figures23 figures-quick format clean
+.PHONY: demo test fuzz-files lint check bench figure1 figures23 figures-quick format clean
 
 demo: $(INSTALLED)  ## restore a photograph from a seventh of its pixels, compare solvers, write demo.png
 	$(BIN)/python examples/demo.py
 
 test: $(INSTALLED)  ## run all tests, in parallel, one thread each
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -q
+
+fuzz-files: $(INSTALLED)  ## change 5,000 model files, checksums recomputed: each is refused in words or works; prints its seed
+	OMP_NUM_THREADS=1 $(BIN)/python tests/estimators/mutated_files.py
 
 lint: $(INSTALLED)  ## format, lint, spelling, strict types, import contract
 	$(BIN)/ruff format --check .

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import pickle
+import socket
 import stat
 import struct
 import tempfile
@@ -197,6 +198,28 @@ def test_a_missing_directory_is_named(tmp_path):
 def test_a_directory_is_not_overwritten(tmp_path):
     with pytest.raises(IsADirectoryError, match="it is a directory"):
         write(tmp_path, "k", {}, {})
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device", "link to a device"])
+def test_what_is_no_file_is_not_replaced(tmp_path, kind):
+    path = tmp_path / "model.kcg"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(str(path))
+    elif kind == "device":
+        try:
+            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))  # as /dev/null
+        except PermissionError:
+            pytest.skip("only root may make devices")
+    else:
+        path.symlink_to(os.devnull)
+    before = os.stat(path)
+    with pytest.raises(ValueError, match=r"a device, a pipe or a socket.*give the name of a file"):
+        write(path, "model", HEADER, tensors())
+    assert (os.stat(path).st_ino, os.stat(path).st_mode) == (before.st_ino, before.st_mode)
+    assert os.listdir(tmp_path) == ["model.kcg"]
 
 
 def test_a_file_without_tensors_is_refused(tmp_path):

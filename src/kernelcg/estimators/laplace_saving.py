@@ -9,6 +9,17 @@ from sklearn.base import clone
 from torch import Tensor
 
 from kernelcg.estimators.classifier import GPClassifier
+from kernelcg.estimators.file_soundness import (
+    require_bounds,
+    require_drift,
+    require_features,
+    require_kernel,
+    require_mode,
+    require_numbers,
+    require_report,
+    require_seed,
+    require_tolerance,
+)
 from kernelcg.estimators.laplace_estimator import LaplaceEstimator
 from kernelcg.estimators.record_json import as_planned, packed, parameters, unpacked, unpacked_plan, usable_device
 from kernelcg.estimators.settings import chosen_backend, chosen_precision
@@ -20,8 +31,12 @@ from kernelcg.inference.laplace.mode import Mode
 from kernelcg.inference.laplace.newton_system import Spent
 from kernelcg.inference.laplace.posterior import LaplacePosterior
 from kernelcg.inference.learning.learn import Learned
+from kernelcg.likelihoods import Softmax
 from kernelcg.parameters import Parametric
 from kernelcg.solvers import SolveReport
+
+STATIONARY, STATIONARY_FLOOR = 10.0, 1e-7
+"""Residual of a stored mode that is put down to another machine, relative to the one it had, and to 1."""
 
 LABELS = "biufUO"
 """Kinds of labels that a file can hold, as NumPy calls them; objects must be words or numbers."""
@@ -53,11 +68,13 @@ def latent_restored(
     """Return the estimator as it was fitted."""
     device = usable_device(estimator)
     here = {name: value.to(device) for name, value in tensors.items()}
-    if len(here["X"].T) != header["n_features_in"]:
-        raise ValueError("its parts have different sizes")
+    estimator._check_options()
+    require_seed(estimator)
+    require_features(header, here["X"])
+    require_numbers(here, {"X": tuple(here["X"].shape)})
     estimator.n_features_in_ = header["n_features_in"]
     if isinstance(estimator, GPClassifier):
-        estimator.classes_ = np.array(header["labels"]["values"], dtype=np.dtype(header["labels"]["dtype"]))
+        estimator.classes_ = _classes(header["labels"])
     described = header["machines"]
     if isinstance(estimator, GPClassifier) and len(described) > 1:
         machines = [_one_of(estimator) for _ in described]
@@ -66,6 +83,8 @@ def latent_restored(
         estimator._keep_machines(machines)
     else:
         _restore(estimator, described[0], here, "0", rebuild)
+    if isinstance(estimator, GPClassifier):
+        _require_classes(estimator, len(described))
     if header["feature_names_in"]:
         estimator.feature_names_in_ = np.array(header["feature_names_in"], dtype=object)
     return estimator
@@ -132,6 +151,8 @@ def _restore(
     machine.certificate_ = unpacked(LaplaceCertificate, header["certificate"])
     stored = header["report"]
     machine.report_ = None if stored is None else unpacked(SolveReport, stored, tensors, f"{prefix}.report")
+    if machine.report_ is not None:
+        require_report(machine.report_)
     machine.posterior_ = _posterior(machine, gp, header, tensors, prefix)
     machine.n_iter_ = max(len(machine.learning_.steps), 1)
     machine._name_results()
@@ -142,13 +163,22 @@ def _posterior(
 ) -> LaplacePosterior:
     """Return the process without factors and preconditioners."""
     problem = as_planned(_problem(machine, header["data"], tensors, prefix), machine.plan_)
-    N, b = problem.size, problem.H.shape[1]
-    f = tensors[f"{prefix}.mode.f"]
-    if f.shape != (N, 1):
-        raise ValueError("its mode does not fit its data")
+    N, b, f = problem.size, problem.H.shape[1], tensors[f"{prefix}.mode.f"]
+    sizes = {"mode.a": (N, 1), "mode.f": (N, 1), "mode.beta": (b, 1), "posterior.RH": (N, b), "step.1": (b, 1)}
+    require_numbers(tensors, {f"{prefix}.{name}": shape for name, shape in sizes.items()})
+    require_bounds(tensors, {f"{prefix}.step.0": (1,)})
+    require_bounds(tensors, {f"{prefix}.data.exposure": (len(problem),)})
+    _require_observed(problem, gp)
+    require_kernel(gp.kernel, problem.X)
+    require_drift(problem.mean, problem.H, problem.X.shape[1])
+    drift = problem.H @ tensors[f"{prefix}.mode.beta"]
+    by_class = [value.reshape(len(problem), -1) for value in (f, tensors[f"{prefix}.mode.a"], drift)]
+    require_mode(by_class[0], by_class[1], gp.kernel, problem.X, by_class[2])
+    require_tolerance(header["posterior"]["variance_tolerance"], "variance_tolerance")
     mode = unpacked(Mode, header["mode"], tensors, f"{prefix}.mode", expansion=problem.expansion(gp, f))
+    _require_stationary(mode)
     step = (tensors[f"{prefix}.step.0"], tensors[f"{prefix}.step.1"])
-    posterior = unpacked(
+    return unpacked(
         LaplacePosterior,
         header["posterior"],
         tensors,
@@ -162,10 +192,44 @@ def _posterior(
         apart=None,
         spent=Spent(mode.inner, machine.certificate_.products, machine.report_),
     )
-    shapes = [part.shape for part in (mode.a, mode.beta, *step, posterior.RH)]
-    if shapes != [(N, 1), (b, 1), (1,), (b, 1), (N, b)]:
-        raise ValueError("its parts have different sizes")
-    return posterior
+
+
+def _require_stationary(mode: Mode) -> None:
+    """Raise unless a = ∇log p(f) up to the residual that the mode says it has."""
+    slope = mode.expansion.gradient
+    if not float((slope - mode.a).norm()) <= STATIONARY * max(mode.residual, STATIONARY_FLOOR) * float(slope.norm()):
+        raise ValueError("its mode is none: the slope of the likelihood there is another one")
+
+
+def _require_observed(problem: Observations, gp: LatentProcess) -> None:
+    """Raise unless the observations are such as the likelihood allows."""
+    if isinstance(gp.likelihood, Softmax) != (problem.classes > 1):
+        raise ValueError("its likelihood is for another number of classes")
+    if isinstance(gp.likelihood, Softmax):
+        if problem.y.dtype.is_floating_point or not bool(((problem.y >= 0) & (problem.y < problem.classes)).all()):
+            raise ValueError("its observations are no numbers of classes")
+    else:
+        require_numbers({"y": problem.y}, {"y": (len(problem),)})
+        gp.likelihood.check(problem.y, problem.exposure)
+
+
+def _classes(labels: Mapping[str, Any]) -> Any:
+    """Return the labels, which must be as many as were stored, different and in order."""
+    values = labels["values"]
+    classes = np.array(values, dtype=np.dtype(labels["dtype"]))
+    if not isinstance(values, list) or classes.dtype.kind not in LABELS or classes.shape != (len(values),):
+        raise ValueError("its labels are no list of words or numbers")
+    if len(np.unique(classes)) != len(values):
+        raise ValueError("its labels are not different from each other")
+    return classes
+
+
+def _require_classes(estimator: GPClassifier, machines: int) -> None:
+    """Raise unless there are as many labels as the likelihood tells apart."""
+    C = len(estimator.classes_)
+    found = machines if machines > 1 else max(estimator.posterior_.problem.classes, 2)
+    if found != C or (machines > 1 and C == 2):
+        raise ValueError(f"it has {C} labels for {found} classes")
 
 
 def _problem(
@@ -177,12 +241,20 @@ def _problem(
         tensors[f"{prefix}.data.y"],
         tensors[f"{prefix}.data.exposure"],
         header["mean"],
-        int(header["classes"]),
+        _count(header["classes"]),
         chosen_backend(machine.memory, machine.n_jobs, tensors["X"].device),
         chosen_precision(machine.dtype),
     )
-    drift = Drift(tensors[f"{prefix}.drift.centre"], tensors[f"{prefix}.drift.T"])
+    d, T = problem.X.shape[1], tensors[f"{prefix}.drift.T"]
+    require_numbers(tensors, {f"{prefix}.drift.centre": (d,), f"{prefix}.drift.T": (1 + d, *T.shape[1:2])})
+    drift = Drift(tensors[f"{prefix}.drift.centre"], T)
     fitted = {"drift": drift, "H": drift(problem.X) if problem.classes == 1 else problem.H}
     for name, value in fitted.items():
         object.__setattr__(problem, name, value)
     return problem
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{value!r:.40} is no number of classes")
+    return value

@@ -69,6 +69,7 @@ def write(path: str | os.PathLike[str], kind: str, header: dict[str, Any], tenso
     Raises
     ------
     ValueError, TypeError : if the header is more than finite JSON values, or the tensors none, or not dense and real
+    ValueError : also if the path is that of a device, a pipe or a socket
     FileNotFoundError : if the directory does not exist
     """
     target = Path(os.path.realpath(path))
@@ -76,6 +77,11 @@ def write(path: str | os.PathLike[str], kind: str, header: dict[str, Any], tenso
         raise FileNotFoundError(f"cannot write {os.fspath(path)}: there is no directory {target.parent}; create it")
     if target.is_dir():
         raise IsADirectoryError(f"cannot write {os.fspath(path)}: it is a directory; give the name of a file")
+    if os.path.lexists(target) and not target.is_file():
+        raise ValueError(
+            f"cannot write {os.fspath(path)}: it is a device, a pipe or a socket, which a file would replace; give "
+            "the name of a file"
+        )
     if not tensors:
         raise ValueError("a model file needs at least one tensor: not every safetensors can read a file without")
     _require_json(header, "header")

@@ -13,6 +13,7 @@ from sklearn.gaussian_process.kernels import Kernel as SklearnKernel
 from torch import Tensor
 
 from kernelcg.estimators.base import Problem, ProcessEstimator
+from kernelcg.estimators.file_soundness import require_plan
 from kernelcg.estimators.settings import PRECISIONS, chosen_device, logger, seed_of
 from kernelcg.estimators.sklearn_kernels import converted
 from kernelcg.parameters import Parametric
@@ -117,7 +118,9 @@ def as_planned(problem: Problem, plan: Plan) -> Problem:
 def unpacked_plan(header: Mapping[str, Any], random_state: Any) -> Plan:
     """Return the plan of a fit; version 0.1 kept less of it, and its seed in the constructor's parameter alone."""
     if "stages" in header:
-        return unpacked(Plan, header)
+        plan = unpacked(Plan, header)
+        require_plan(plan)
+        return plan
     method, n = Method(header["method"]), int(header["rows"])
     done = Stage(
         n, method, Storage.RECOMPUTED, Precision.AUTO, 1.0, 0.0, int(header["expected_bytes"]), header["reason"]
@@ -151,11 +154,30 @@ def _parsed(kind: Any, value: Any) -> Any:
     if kind in (Status, Approach):
         return kind[value]
     if kind is torch.dtype:
-        return PRECISIONS[value]
+        return _named_dtype(value)
     if isinstance(kind, UnionType):  # None was left out
         return _parsed(next(part for part in get_args(kind) if part is not NoneType), value)
     if get_origin(kind) is tuple:
+        if not isinstance(value, list):
+            raise TypeError(f"{value!r:.60} should be a list")
         return tuple(_parsed(get_args(kind)[0], item) for item in value)
     if is_dataclass(kind):
         return unpacked(kind, value)  # type: ignore[arg-type]
+    return _of_kind(kind, value)
+
+
+def _named_dtype(value: Any) -> torch.dtype:
+    found = PRECISIONS[value]
+    if found is None:
+        raise ValueError(f"{value!r} is no precision of a product")
+    return found
+
+
+def _of_kind(kind: Any, value: Any) -> Any:
+    """Return a plain value, which must be what its field declares; infinite numbers are stored as words."""
+    plain = {bool: bool, int: int, str: str, float: int | float}
+    if kind is float and isinstance(value, str) and value in ("inf", "-inf", "nan"):
+        return float(value)
+    if kind in plain and (not isinstance(value, plain[kind]) or (kind is not bool and isinstance(value, bool))):
+        raise TypeError(f"{value!r:.60} should be of type {kind.__name__}")
     return kind(value)

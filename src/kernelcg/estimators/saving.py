@@ -12,6 +12,18 @@ from torch import Tensor
 from kernelcg.errors import ModelFileError
 from kernelcg.estimators.base import ProcessEstimator
 from kernelcg.estimators.classifier import GPClassifier
+from kernelcg.estimators.file_soundness import (
+    require_bounded_residual,
+    require_bounds,
+    require_drift,
+    require_features,
+    require_kernel,
+    require_numbers,
+    require_report,
+    require_seed,
+    require_shape,
+    require_tolerance,
+)
 from kernelcg.estimators.gaussian_estimator import GaussianEstimator
 from kernelcg.estimators.generalized import GPGeneralizedRegressor
 from kernelcg.estimators.kernel_ridge import KernelRidge
@@ -19,7 +31,7 @@ from kernelcg.estimators.laplace_estimator import LaplaceEstimator
 from kernelcg.estimators.laplace_saving import latent_contents, latent_restored
 from kernelcg.estimators.record_json import as_planned, packed, parameters, unpacked, unpacked_plan, usable_device
 from kernelcg.estimators.regressor import GPRegressor
-from kernelcg.estimators.settings import chosen_backend, chosen_precision
+from kernelcg.estimators.settings import check_options, chosen_backend, chosen_precision
 from kernelcg.estimators.sklearn_kernels import OneFeature
 from kernelcg.inference.bounds.certificate import Certificate
 from kernelcg.inference.bounds.rounding import Certified, Rounding
@@ -143,6 +155,9 @@ def _restored(
     estimator: GaussianEstimator, gp: Any, header: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> GaussianEstimator:
     own = OWN[type(estimator).__name__]
+    check_options(estimator.get_params(deep=False))
+    require_seed(estimator)
+    _require_sound(header, tensors, own)
     device = usable_device(estimator)
     here = {name: value if name in own else value.to(device) for name, value in tensors.items()}
     estimator.plan_ = unpacked_plan(header["plan"], estimator.random_state)
@@ -190,29 +205,31 @@ def _posterior(estimator: Any, gp: Any, header: Mapping[str, Any], tensors: Mapp
     drift_weights = unpacked(Certified, header["drift_weights"], tensors, "drift_weights")
     beta = tensors["beta"]
     c, b = problem.Y.shape[1], problem.H.shape[1]
-    _require_shapes(weights, problem.Y.shape)
-    _require_shapes(drift_weights, problem.H.shape)
-    if (
-        beta.shape != (b, c)
-        or tuple(header["y_shape"]) not in ((c,), ())
-        or header["n_features_in"] != problem.X.shape[1]
-    ):
+    if beta.shape != (b, c):
         raise ValueError("its parts have different sizes")
+    require_kernel(gp.kernel, problem.X)
+    require_drift(problem.mean, problem.H, problem.X.shape[1])
+    A = problem.system(gp)
+    largest = float(A.kernel_diagonal().sum() + A.diagonal.max())
+    for solved in (weights, drift_weights):
+        require_bounded_residual(solved.R, solved.error, largest)
     solution = torch.cat([weights.X + drift_weights.X @ (beta - problem.ordinary), drift_weights.X], dim=1)
     last = tensors["report.true_residual_norms"][None]
+    report = unpacked(SolveReport, header["report"], tensors, "report", solution=solution, residual_norms=last)
+    require_report(report, c + b)
     return Posterior(
         gp,
         problem,
         beta,
         weights,
         drift_weights,
-        unpacked(SolveReport, header["report"], tensors, "report", solution=solution, residual_norms=last),
+        report,
         None,
         Rounding.of(problem.system(gp)),
         None,
         None,
         unpacked(Stopping, header["stopping"]),
-        float(header["variance_tolerance"]),
+        require_tolerance(header["variance_tolerance"], "variance_tolerance"),
     )
 
 
@@ -234,7 +251,37 @@ def _problem(estimator: Any, mean: str, tensors: Mapping[str, Tensor]) -> Regres
     return problem
 
 
-def _require_shapes(solved: Certified, shape: torch.Size) -> None:
-    n, k = shape
-    if [part.shape for part in (solved.X, solved.R, solved.error, solved.floor)] != [(n, k), (n, k), (k,), (k,)]:
-        raise ValueError("its weights do not fit its data")
+def _require_sound(header: Mapping[str, Any], tensors: Mapping[str, Tensor], own: tuple[str, ...]) -> None:
+    """Raise unless the tensors are finite, of the right type, and of sizes that belong together."""
+    X, Y, T = (tensors[name] for name in ("data.X", "data.Y", "drift.T"))
+    require_features(header, X)
+    if Y.ndim != 2 or T.ndim != 2 or 0 in (*X.shape, *Y.shape):
+        raise ValueError("its data are no matrices with rows")
+    (n, d), c, b = X.shape, Y.shape[1], T.shape[1]
+    if tuple(header["y_shape"]) not in ((c,), ()) or (header["y_shape"] == [] and c != 1):
+        raise ValueError("its outputs have another number than it says")
+    solved = {"weights": c, "drift_weights": b}
+    require_numbers(
+        tensors,
+        {
+            "data.X": (n, d),
+            "data.Y": (n, c),
+            "drift.centre": (d,),
+            "drift.T": (1 + d, b),
+            "beta": (b, c),
+            "ordinary": (b, c),
+            **{f"{name}.{part}": (n, k) for name, k in solved.items() for part in ("X", "R")},
+            **dict.fromkeys(own, (c,)),
+        },
+    )
+    require_bounds(
+        tensors,
+        {
+            **{f"{name}.{part}": (k,) for name, k in solved.items() for part in ("error", "floor")},
+            **({"data.noise_variance": (n,)} if "data.noise_variance" in tensors else {}),
+        },
+    )
+    for name in ("certificate.relative_residuals", "certificate.weight_errors"):
+        require_shape(tensors, name, (c,), torch.float64)
+    if "y_scale_" in own and not bool((tensors["y_scale_"] > 0).all()):
+        raise ValueError("y_scale_ must be positive")
