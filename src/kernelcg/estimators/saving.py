@@ -46,8 +46,10 @@ DAMAGE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError,
 """What wrong contents of a file may raise when objects are made of them."""
 
 
-def save(estimator: ProcessEstimator, path: str | os.PathLike[str]) -> None:
-    """Write a fitted estimator to a file that `load` reads.
+def save(
+    estimator: ProcessEstimator, path: str | os.PathLike[str], *, attached: Mapping[str, Any] | None = None
+) -> None:
+    """Write a fitted estimator to a file that `load` reads, with further plain values ``attached`` to its header.
 
     The file holds the training data, the weights with their residuals and error bounds, the hyperparameters with
     their restrictions, the parameters of the constructor, the plan, the certificate, the steps of learning and the
@@ -73,7 +75,8 @@ def save(estimator: ProcessEstimator, path: str | os.PathLike[str]) -> None:
         header, tensors = latent_contents(estimator, model_files.describe)
     elif isinstance(estimator, GaussianEstimator):
         header, tensors = _contents(estimator, model_files.describe)
-    model_files.write(path, kind, header, tensors)
+    extra = {} if attached is None else {"attached": dict(attached)}
+    model_files.write(path, kind, header | extra, tensors)
 
 
 def load(path: str | os.PathLike[str], kernels: type[Parametric] | Iterable[type[Parametric]] = ()) -> Any:

@@ -1,0 +1,361 @@
+"""The commands; each reads files, calls the library, prints lines, and ends with a code that means something.
+
+0: done, and the numbers are certified; 2: the input cannot be used; 3: done, but the numbers are not certified;
+130: interrupted, with the state saved if a checkpoint was asked for.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from kernelcg.cli.options import parsed_options
+
+CERTIFIED, BAD_INPUT, NOT_CERTIFIED, INTERRUPTED = 0, 2, 3, 130
+
+app = typer.Typer(
+    name="kernelcg",
+    help="Exact Gaussian processes for tables: fit, predict, report. Exact, or it tells you.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    epilog="Start with [bold]kernelcg demo[/], or [bold]kernelcg fit data.csv --target price --out model.kcg[/].",
+)
+
+Data = Annotated[str, typer.Argument(help="CSV, TSV, Parquet, Feather, npy or npz, also .gz; - reads CSV from a pipe.")]
+Target = Annotated[str, typer.Option("--target", "-t", help="The column to predict.")]
+TaskName = Annotated[
+    str | None, typer.Option("--task", help="regression, classification or counts; told from the target unless given.")
+]
+Categorical = Annotated[
+    list[str] | None, typer.Option("--categorical", help="A column whose numbers are names. May be repeated.")
+]
+LeftOut = Annotated[list[str] | None, typer.Option("--leave-out", help="A column not to use. May be repeated.")]
+Season = Annotated[bool, typer.Option("--season", help="Let dates also give the time of the year.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        "-s",
+        help="Any option of the estimator as NAME=VALUE, such as -s method=direct -s mean=linear. May be repeated.",
+    ),
+]
+Kernel = Annotated[str | None, typer.Option(help="rbf, matern12, matern32 (default), matern52, rational_quadratic, …")]
+Memory = Annotated[str | None, typer.Option(help="Memory above what the process holds, such as 4GB.")]
+MaxSeconds = Annotated[float | None, typer.Option(help="Seconds after which learning ends with the best so far.")]
+Jobs = Annotated[int | None, typer.Option("--jobs", "-j", help="Threads; all unless given.")]
+Seed = Annotated[int, typer.Option(help="Seed of everything random: the same seed gives the same numbers.")]
+Delimiter = Annotated[str | None, typer.Option(help="Delimiter of a text file; told from the text unless given.")]
+Encoding = Annotated[str | None, typer.Option(help="Encoding of a text file, such as latin-1.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines for people.")]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Replace files that exist.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        import kernelcg
+
+        print(f"kernelcg {kernelcg.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Exact Gaussian processes for tables: fit, predict, report. Exact, or it tells you."""
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn errors that a user can mend into one line and the code for bad input."""
+    from kernelcg.errors import ModelFileError, SolveFailed
+
+    try:
+        yield
+    except (ValueError, TypeError, MemoryError, FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        kind = "model file" if isinstance(error, ModelFileError) else "error"
+        _fail(f"{kind}: {error}")
+    except OSError as error:
+        _fail(f"error: {error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+    except SolveFailed as error:
+        print(f"kernelcg: {error}", file=sys.stderr)
+        raise typer.Exit(NOT_CERTIFIED) from None
+
+
+def _fail(message: str) -> None:
+    print(f"kernelcg: {message}", file=sys.stderr)
+    raise typer.Exit(BAD_INPUT) from None
+
+
+def _require_new(path: Path | None, force: bool) -> None:
+    """Refuse to replace a file, or to write where nothing can be written, before the work starts."""
+    if path is None:
+        return
+    if path.exists() and not force:
+        _fail(f"error: {path} exists; use --force to replace it, or another name")
+    if path.is_dir():
+        _fail(f"error: {path} is a directory; give the name of a file")
+    if not path.resolve().parent.is_dir():
+        _fail(f"error: there is no directory {path.resolve().parent}; create it")
+    if not os.access(path.resolve().parent, os.W_OK):
+        _fail(f"error: you have no permission to write into {path.resolve().parent}")
+
+
+@app.command(
+    epilog="Example: kernelcg fit houses.csv --target price --out houses.kcg --checkpoint run.kcg; after an "
+    "interruption the same with --resume goes on to the same numbers."
+)
+def fit(
+    data: Data,
+    target: Target,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Where to write the model.")] = None,
+    task: TaskName = None,
+    kernel: Kernel = None,
+    settings: Settings = None,
+    categorical: Categorical = None,
+    leave_out: LeftOut = None,
+    season: Season = False,
+    memory: Memory = None,
+    max_seconds: MaxSeconds = None,
+    jobs: Jobs = None,
+    seed: Seed = 0,
+    held_out: Annotated[bool, typer.Option(help="Learn on 90 % of the rows and score the rest first.")] = True,
+    checkpoint: Annotated[Path | None, typer.Option(help="File that keeps the state of learning.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.")] = False,
+    report: Annotated[bool, typer.Option(help="Write a page beside the model.")] = True,
+    delimiter: Delimiter = None,
+    encoding: Encoding = None,
+    force: Force = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fit a model to a table, score it on rows held out, and write it to a file."""
+    with _explained():
+        from kernelcg.cli.fitting import run_fit
+        from kernelcg.tables.reading import TableError
+
+        if resume and (checkpoint is None or not checkpoint.exists()):
+            raise TableError(f"there is no checkpoint {checkpoint} to go on from" if checkpoint else "--resume needs --checkpoint")
+        _require_new(out, force)
+        page = out.with_suffix(".html") if out is not None and report else None
+        _require_new(page, force)
+        prepared, console = _prepared(
+            data, target, task, kernel, settings, categorical, leave_out, season, memory, max_seconds, jobs, seed,
+            delimiter, encoding, quiet=quiet or as_json, as_json=as_json,
+        )  # fmt: skip
+        code = run_fit(
+            prepared,
+            console,
+            out=out,
+            page=page,
+            seed=seed,
+            hold_out=held_out,
+            checkpoint=checkpoint,
+            resume=resume,
+            quiet=quiet or as_json,
+            as_json=as_json,
+        )
+    raise typer.Exit(code)
+
+
+def _prepared(
+    data: str, target: str, task: str | None, kernel: str | None, settings: list[str] | None,
+    categorical: list[str] | None, leave_out: list[str] | None, season: bool, memory: str | None,
+    max_seconds: float | None, jobs: int | None, seed: int, delimiter: str | None, encoding: str | None,
+    *, quiet: bool, as_json: bool,
+) -> tuple[Any, Console]:  # fmt: skip
+    """Return the table ready for a fit, and the console for progress."""
+    from kernelcg.planning.plan import in_bytes
+    from kernelcg.tables.fitting import prepare
+    from kernelcg.tables.reading import TableError, memory_to_read, read_table
+    from kernelcg.tables.task import Task
+
+    if task is not None and task not in tuple(Task):
+        raise TableError(f"--task must be one of {', '.join(Task)}, not {task!r}")
+    console = Console(stderr=True)
+    needed = memory_to_read(data)
+    if needed is not None and needed > LARGE_FILE and not quiet:
+        console.print(f"reading {data} takes about {in_bytes(needed)} of memory", highlight=False)
+    given = {"kernel": kernel, "memory": memory, "max_seconds": max_seconds, "n_jobs": jobs}
+    options = {name: value for name, value in given.items() if value is not None}
+    options |= {"random_state": seed, **parsed_options(settings or [])}
+    table = read_table(data, delimiter=delimiter, encoding=encoding)
+    prepared = prepare(
+        table,
+        target,
+        task=None if task is None else Task(task),
+        options=options,
+        categorical=tuple(categorical or ()),
+        left_out=tuple(leave_out or ()),
+        season=season,
+    )
+    return prepared, console
+
+
+LARGE_FILE = 200_000_000
+"""Bytes of memory from which on it is said what reading a file takes."""
+
+
+@app.command(epilog="Example: kernelcg plan houses.csv --target price --memory 2GB")
+def plan(
+    data: Data,
+    target: Target,
+    task: TaskName = None,
+    kernel: Kernel = None,
+    settings: Settings = None,
+    categorical: Categorical = None,
+    leave_out: LeftOut = None,
+    season: Season = False,
+    memory: Memory = None,
+    max_seconds: MaxSeconds = None,
+    jobs: Jobs = None,
+    seed: Seed = 0,
+    delimiter: Delimiter = None,
+    encoding: Encoding = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a fit would do, how long it would take and how much memory, without doing it."""
+    with _explained():
+        from kernelcg.cli import words
+
+        prepared, _ = _prepared(
+            data, target, task, kernel, settings, categorical, leave_out, season, memory, max_seconds, jobs, seed,
+            delimiter, encoding, quiet=True, as_json=as_json,
+        )  # fmt: skip
+        made = prepared.estimator.plan(prepared.X, prepared.y)
+        if as_json:
+            found = {"rows": made.rows, "features": made.features, "method": str(made.method), "backend": made.backend}
+            found |= {"seconds": made.seconds, "bytes": made.bytes, "memory": made.budget, "reason": made.reason}
+            print(json.dumps(found))
+        else:
+            print("\n".join([*words.of_table(prepared), words.line("plan", words.of_plan(made)), made.explain()]))
+
+
+@app.command(epilog="Example: kernelcg predict houses.kcg new_houses.csv --out prices.csv --interval 90")
+def predict(
+    model: Annotated[Path, typer.Argument(help="A model that kernelcg fit has written.")],
+    data: Data,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="CSV or Parquet file; else CSV is printed.")] = None,
+    interval: Annotated[float, typer.Option(help="Per cent of new observations that the interval should cover.")] = 95,
+    keep: Annotated[bool, typer.Option("--keep", help="Write the columns of the data as well.")] = False,
+    delimiter: Delimiter = None,
+    encoding: Encoding = None,
+    force: Force = False,
+    quiet: Quiet = False,
+) -> None:
+    """Predict the target for every row of a table."""
+    with _explained():
+        from kernelcg.cli.fitting import run_predict
+        from kernelcg.tables.reading import TableError
+
+        if not 0 < interval < 100:
+            raise TableError(f"--interval must lie between 0 and 100 per cent, not {interval:g}")
+        _require_new(out, force)
+        code = run_predict(
+            model, data, out=out, interval=interval / 100, keep=keep, delimiter=delimiter, encoding=encoding, quiet=quiet
+        )
+    raise typer.Exit(code)
+
+
+@app.command(epilog="Example: kernelcg info houses.kcg")
+def info(model: Annotated[Path, typer.Argument(help="A model file.")], as_json: AsJson = False) -> None:
+    """Say what a model file holds: target, columns, kernel, scores, certificate."""
+    with _explained():
+        from kernelcg.cli.fitting import run_info
+
+        run_info(model, as_json=as_json)
+
+
+@app.command(epilog="Example: kernelcg compare houses.csv --target price --budget 20 --out comparison.png")
+def compare(
+    data: Data,
+    target: Target,
+    budget: Annotated[float, typer.Option(help="Seconds of training for each method.")] = 30.0,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Where to draw the picture (.png, .svg).")] = None,
+    memory: Memory = None,
+    delimiter: Delimiter = None,
+    encoding: Encoding = None,
+    force: Force = False,
+) -> None:
+    """Compare kernelcg with Cholesky, CG, the paper's PCG, FITC, PITC and VAR on a table."""
+    with _explained():
+        from kernelcg import compare as compare_methods
+        from kernelcg.tables.fitting import prepare
+        from kernelcg.tables.reading import read_table
+
+        _require_new(out, force)
+        prepared = prepare(read_table(data, delimiter=delimiter, encoding=encoding), target)
+        found = compare_methods(prepared.X, prepared.y, budget=budget, **({} if memory is None else {"memory": memory}))
+        print(found)
+        if out is not None:
+            found.plot(out)
+            print(f"drawn        {out}")
+
+
+@app.command(epilog="Example: kernelcg solve X.npy b.npy --kernel rbf --lengthscale 0.5 --noise 0.1 --out a.npy")
+def solve(
+    X: Annotated[Path, typer.Argument(help="Data, npy of shape (n, d).")],
+    b: Annotated[Path, typer.Argument(help="Right-hand sides, npy of shape (n,) or (n, k).")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the solution, npy.")],
+    kernel: Annotated[str, typer.Option(help="rbf, matern12, matern32 or matern52.")] = "matern32",
+    lengthscale: Annotated[float, typer.Option(help="One lengthscale for all features.")] = 1.0,
+    variance: Annotated[float, typer.Option(help="Variance of the kernel.")] = 1.0,
+    noise: Annotated[float, typer.Option(help="What is added to the diagonal.")] = 0.1,
+    rtol: Annotated[float, typer.Option(help="Relative residual of every column.")] = 1e-8,
+    preconditioner: Annotated[str, typer.Option(help="auto, or the name of a recipe.")] = "auto",
+    force: Force = False,
+) -> None:
+    """Solve (K + noise I) x = b for a kernel matrix K that is never stored."""
+    with _explained():
+        from kernelcg.cli.fitting import run_solve
+
+        _require_new(out, force)
+        code = run_solve(X, b, out, kernel, lengthscale, variance, noise, rtol, preconditioner)
+    raise typer.Exit(code)
+
+
+@app.command()
+def bench(rows: Annotated[int, typer.Option(help="Rows of the test product.")] = 10_000) -> None:
+    """Measure this machine: what products and factorisations cost, and what fits of many rows would take."""
+    with _explained():
+        from kernelcg.cli.machine import run_bench
+
+        run_bench(rows)
+
+
+@app.command()
+def demo(
+    folder: Annotated[Path, typer.Option("--out", "-o", help="Where the demonstration writes its files.")] = Path("demo"),
+    quiet: Quiet = False,
+) -> None:
+    """Fit a table of houses that comes with kernelcg, predict, and write a report: about a minute."""
+    with _explained():
+        from kernelcg.cli.machine import run_demo
+
+        code = run_demo(folder, quiet=quiet)
+    raise typer.Exit(code)
+
+
+@app.command(name="report", epilog="Example: kernelcg report houses.kcg houses.csv --out houses.html")
+def write_report(
+    model: Annotated[Path, typer.Argument(help="A model that kernelcg fit has written.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The page; MODEL.html unless given.")] = None,
+    force: Force = False,
+) -> None:
+    """Write a page about a model that opens offline: data, learning, calibration, relevance, certificate."""
+    with _explained():
+        from kernelcg.cli.fitting import run_report
+
+        page = out or model.with_suffix(".html")
+        _require_new(page, force)
+        run_report(model, page)

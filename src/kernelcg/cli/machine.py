@@ -1,0 +1,83 @@
+"""Commands about this machine: what it can do, and a demonstration."""
+
+import time
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from kernelcg import backends
+from kernelcg.cli.words import line
+from kernelcg.planning.plan import in_bytes, in_time
+from kernelcg.planning.planner import Options, Resources, Workload, planned
+from kernelcg.planning.pricing import pricing_of
+from kernelcg.randomness import normal, seeded
+
+SIZES = (1_000, 5_000, 20_000, 100_000)
+"""Rows for which a fit is priced."""
+
+FEATURES = 8
+
+
+def run_bench(rows: int) -> None:
+    """Measure products and a factorisation, and price fits of several sizes."""
+    from kernelcg.kernels import RBF, Matern
+
+    backend = backends.default()
+    print(line("backend", f"{backend.name()}; {', '.join(backends.available())}"))
+    print(line("memory", in_bytes(backend.budget())))
+    X = normal(rows, FEATURES, seeded(0))
+    for name, kernel in (("RBF", RBF(2.0)), ("Matérn-3/2", Matern(2.0, nu=1.5))):
+        K, V = backends.bind(kernel, X), normal(rows, 8, seeded(1))
+        for precision in (torch.float32, torch.float64):
+            seconds = _seconds(lambda K=K, V=V, precision=precision: K.product(V, precision=precision))
+            rate = rows**2 / seconds / 1e9
+            kind = str(precision).removeprefix("torch.")
+            print(line("product", f"{name}, {kind}, {rows:,} rows, 8 columns: {1e3 * seconds:.0f} ms, {rate:.2g}e9 pairs/s"))
+    table = RichTable("rows", "method", "a fit takes about", "memory", title=f"default GPRegressor, {FEATURES} features")
+    for n in SIZES:
+        work = Workload(n, FEATURES, 2, parameters=FEATURES + 2)
+        pricing = pricing_of(Matern([1.0] * FEATURES), X, backend)
+        plan = planned(work, Options(), Resources.of(backend, X.device, pricing))
+        table.add_row(f"{n:,}", str(plan.method), in_time(plan.seconds), in_bytes(plan.bytes))
+    Console().print(table)
+
+
+def _seconds(work: object) -> float:
+    work()  # type: ignore[operator]
+    began = time.perf_counter()
+    work()  # type: ignore[operator]
+    return time.perf_counter() - began
+
+
+def run_demo(folder: Path, *, quiet: bool) -> int:
+    """Write a table of invented houses, fit it, predict some, and write the report."""
+    from kernelcg.cli.fitting import run_fit, run_predict
+    from kernelcg.tables.fitting import prepare
+    from kernelcg.tables.houses import houses
+    from kernelcg.tables.reading import read_table
+
+    folder.mkdir(parents=True, exist_ok=True)
+    data, new = folder / "houses.csv", folder / "new_houses.csv"
+    frame = houses()
+    frame.to_csv(data, index=False)
+    frame.drop(columns="price").head(5).assign(area=lambda t: t.area + 20).to_csv(new, index=False)
+    model, page = folder / "houses.kcg", folder / "houses.html"
+    print(f"$ kernelcg fit {data} --target price --out {model}")
+    code = run_fit(
+        prepare(read_table(data), "price"),
+        Console(stderr=True),
+        out=model,
+        page=page,
+        seed=0,
+        hold_out=True,
+        checkpoint=None,
+        resume=False,
+        quiet=quiet,
+        as_json=False,
+    )
+    print(f"$ kernelcg predict {model} {new}")
+    run_predict(model, str(new), out=None, interval=0.95, keep=False, delimiter=None, encoding=None, quiet=True)
+    print(f"open {page} in a browser: it needs no network")
+    return code

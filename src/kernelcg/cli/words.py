@@ -1,0 +1,109 @@
+"""What the command says about tables, plans and models, a line each."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from kernelcg.planning import Plan
+from kernelcg.planning.plan import in_bytes, in_time
+from kernelcg.tables.columns import Column, Encoding, Kind
+from kernelcg.tables.fitting import Prepared
+from kernelcg.tables.model import TableModel
+from kernelcg.tables.relevance import INVISIBLE
+from kernelcg.tables.task import Task
+
+LABEL = 13
+"""Width of the label in front of a line."""
+
+
+def line(label: str, text: str) -> str:
+    """Return a labelled line."""
+    return f"{label:<{LABEL}}{text}"
+
+
+def of_table(prepared: Prepared) -> list[str]:
+    """Say what the table holds and what becomes of its columns."""
+    encoding, target = prepared.encoding, prepared.target
+    lines = [line(prepared.source, f"{prepared.rows:,} rows; {of_columns(encoding)}")]
+    left_out = [f"{one.name} ({one.note})" for one in encoding.columns if one.kind is Kind.LEFT_OUT]
+    lines += [line("left out", ", ".join(left_out))] if left_out else []
+    lines += [line("note", note) for note in prepared.notes]
+    return [*lines, line("target", f"{target.name}: {target.task} ({target.reason})")]
+
+
+def of_columns(encoding: Encoding) -> str:
+    """Say how many columns there are of each kind, and what is missing."""
+    words = {Kind.NUMBER: "numeric", Kind.CATEGORY: "categorical (one-hot)", Kind.DATE: "dates (as numbers)"}
+    counts = Counter(column.kind for column in encoding.columns)
+    parts = [f"{counts[kind]} {name}" for kind, name in words.items() if counts[kind]]
+    gaps = [column for column in encoding.columns if column.missing > 0 and column.kind is not Kind.LEFT_OUT]
+    if len(gaps) == 1:
+        parts.append(f"1 with {gaps[0].missing:.0%} missing ({_policy(gaps[0])})")
+    elif gaps:
+        worst = max(column.missing for column in gaps)
+        parts.append(f"{len(gaps)} with up to {worst:.0%} missing (imputed, flagged)")
+    return ", ".join(parts)
+
+
+def _policy(column: Column) -> str:
+    return "a category of its own" if column.kind is Kind.CATEGORY else "imputed, flagged"
+
+
+def of_plan(plan: Plan) -> str:
+    """Say how the fit will be done and what it takes."""
+    how = "by Cholesky" if plan.method == "direct" else "by PCG"
+    where = f"{plan.backend} on {plan.threads or 1} threads" if plan.device == "cpu" else f"{plan.backend}, {plan.device}"
+    memory = f"{in_bytes(plan.bytes)} of {in_bytes(plan.budget)}"
+    return f"exact {how}, {where}; {memory}; about {in_time(plan.seconds)}"
+
+
+def of_model(model: TableModel) -> list[str]:
+    """Say what was learned, what matters, how good the predictions are and how exact the numbers."""
+    facts = model.facts
+    lines = [line("learned", of_noise(model))] if model.task is Task.REGRESSION else []
+    lines += [line("relevance", of_relevance(facts.get("relevance", {})))]
+    if facts.get("scores"):
+        lines.append(line("held out 10%", of_scores(model.task, facts["scores"])))
+    return lines
+
+
+def of_noise(model: TableModel) -> str:
+    """Say how large the learned noise is."""
+    scale, noise = float(model.estimator.y_scale_[0]), float(model.estimator.noise_)
+    return f"noise sd {scale * math.sqrt(noise):.3g} ({noise:.2g} of the variance of {model.target})"
+
+
+def of_relevance(relevance: Mapping[str, float]) -> str:
+    """Say which columns matter, the most important first."""
+    ordered = sorted(relevance.items(), key=lambda item: -item[1])
+    seen = [f"{name} {value:.2f}" if value >= 0.01 else f"{name} {value:.3f}" for name, value in ordered if value >= INVISIBLE]
+    rest = [name for name, value in ordered if value < INVISIBLE]
+    return " | ".join([*seen, *([f"no visible effect: {', '.join(rest)}"] if rest else [])])
+
+
+def of_scores(task: Task, found: Mapping[str, float]) -> str:
+    """Say how good the predictions on the rows held out are."""
+    if task is Task.CLASSIFICATION:
+        return f"{found['error']:.1%} of {found['rows']:.0f} rows wrong, log loss {found['nlpd']:.3g}"
+    words = f"RMSE {found['rmse']:.3g}" + (f", R² {found['r2']:.3f}" if "r2" in found else "")
+    if "coverage" in found:
+        return f"{words}, 95 % intervals cover {found['coverage']:.1%}"
+    return f"{words}, mean negative log probability {found['nlpd']:.3g}"
+
+
+def certificates_of(estimator: Any) -> tuple[Any, ...]:
+    """Return the certificates of a model; one for each class if it tells them apart one against the rest."""
+    found = estimator.certificate_
+    return found if isinstance(found, tuple) else (found,)
+
+
+def of_numerics(estimator: Any) -> str:
+    """Say in one line how exact the numbers are."""
+    worst = next((one for one in certificates_of(estimator) if not one.met), certificates_of(estimator)[0])
+    return str(worst).splitlines()[0]
+
+
+def is_certified(estimator: Any) -> bool:
+    """Say whether every certificate is informative and met."""
+    return all(one.met for one in certificates_of(estimator))

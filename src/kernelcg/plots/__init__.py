@@ -1,0 +1,32 @@
+"""Pictures of models, made of plain numbers by Altair.
+
+One description of a picture serves the interactive page, which needs no network, and files: `save_picture` writes PNG
+and SVG without a browser. That is why Altair was chosen: Plotly's pages are five times as large and its PNG files need a
+browser, matplotlib's pictures are not interactive.
+"""
+
+from kernelcg.plots.charts import (
+    calibration,
+    confusion,
+    dependence,
+    learning_curve,
+    map_of,
+    predicted_against_observed,
+    probability_integral,
+    relevance,
+    residuals,
+    save_picture,
+)
+
+__all__ = [
+    "calibration",
+    "confusion",
+    "dependence",
+    "learning_curve",
+    "map_of",
+    "predicted_against_observed",
+    "probability_integral",
+    "relevance",
+    "residuals",
+    "save_picture",
+]

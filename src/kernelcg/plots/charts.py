@@ -1,0 +1,178 @@
+"""The pictures, one function each: numbers in, an Altair chart with a description for those who cannot see it out."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+ACCENT, SECOND, GREY = "#4c78a8", "#e45756", "#8a8f98"
+
+MOST_POINTS = 2000
+"""Points that a picture shows; more are thinned out evenly."""
+
+LEVELS = np.linspace(0.05, 0.95, 19)
+"""Nominal coverages at which calibration is judged."""
+
+
+def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
+    step = -(-len(frame) // MOST_POINTS)
+    return frame.iloc[::step]
+
+
+def learning_curve(seconds: ArrayLike, values: ArrayLike, rows: ArrayLike) -> alt.Chart:
+    """Draw the criterion over the steps of learning, in nats a row so that parts of the data compare."""
+    frame = pd.DataFrame({"seconds": seconds, "value": values, "rows": rows}).dropna()
+    frame["value"] = frame["value"] / frame["rows"]
+    frame["rows"] = [f"{int(count):,}" for count in frame["rows"]]
+    return (
+        alt.Chart(frame)
+        .mark_line(point=True)
+        .encode(
+            alt.X("seconds", title="seconds"),
+            alt.Y("value", title="log evidence a row", scale=alt.Scale(zero=False)),
+            alt.Color("rows:N", title="rows", sort=None),
+            tooltip=["seconds", "value", "rows"],
+        )
+        .properties(description="Log evidence a row against seconds of learning, one line for each part of the data.")
+    )
+
+
+def predicted_against_observed(observed: ArrayLike, mean: ArrayLike, std: ArrayLike, name: str) -> alt.LayerChart:
+    """Draw predictions of rows held out with their 95 % intervals against what was observed."""
+    y, m, s = (np.asarray(part, dtype=float) for part in (observed, mean, std))
+    frame = _thinned(pd.DataFrame({"observed": y, "mean": m, "lower": m - 1.96 * s, "upper": m + 1.96 * s}))
+    ends = pd.DataFrame({"at": [min(y.min(), m.min()), max(y.max(), m.max())]})
+    axis = alt.Scale(zero=False)
+    bars = alt.Chart(frame).mark_rule(opacity=0.25, color=ACCENT)
+    bars = bars.encode(alt.X("observed", scale=axis), alt.Y("lower", scale=axis), alt.Y2("upper"))
+    dots = alt.Chart(frame).mark_circle(size=26, color=ACCENT, opacity=0.8)
+    dots = dots.encode(
+        alt.X("observed", title=f"{name}, observed", scale=axis),
+        alt.Y("mean", title=f"{name}, predicted", scale=axis),
+        tooltip=["observed", "mean", "lower", "upper"],
+    )
+    diagonal = alt.Chart(ends).mark_line(color=GREY, strokeDash=[4, 3]).encode(x="at", y="at")
+    words = "Predictions of rows held out, with 95 % intervals, against observations; the dashed line is equality."
+    return alt.layer(bars, dots, diagonal).properties(description=words)
+
+
+def residuals(mean: ArrayLike, observed: ArrayLike, std: ArrayLike) -> alt.LayerChart:
+    """Draw standardised residuals of rows held out against predictions."""
+    m, y, s = (np.asarray(part, dtype=float) for part in (mean, observed, std))
+    frame = _thinned(pd.DataFrame({"mean": m, "residual": (y - m) / s}))
+    dots = alt.Chart(frame).mark_circle(size=26, color=ACCENT, opacity=0.8)
+    dots = dots.encode(
+        alt.X("mean", title="predicted", scale=alt.Scale(zero=False)),
+        alt.Y("residual", title="residual / predicted sd"),
+        tooltip=["mean", "residual"],
+    )
+    lines = alt.Chart(pd.DataFrame({"at": [-1.96, 0.0, 1.96]})).mark_rule(color=GREY, strokeDash=[4, 3]).encode(y="at")
+    return alt.layer(dots, lines).properties(
+        description="Residuals divided by the predicted standard deviation; 95 % should lie between the outer lines."
+    )
+
+
+def calibration(levels: ArrayLike, covered: ArrayLike) -> alt.LayerChart:
+    """Draw the share of rows held out within an interval against the share that it promises."""
+    frame = pd.DataFrame({"promised": levels, "covered": covered})
+    scale = alt.Scale(domain=[0, 1])
+    line = alt.Chart(frame).mark_line(point=True, color=ACCENT)
+    line = line.encode(
+        alt.X("promised", title="promised coverage", scale=scale, axis=alt.Axis(format="%")),
+        alt.Y("covered", title="share of rows inside", scale=scale, axis=alt.Axis(format="%")),
+        tooltip=["promised", "covered"],
+    )
+    ideal = alt.Chart(pd.DataFrame({"at": [0.0, 1.0]})).mark_line(color=GREY, strokeDash=[4, 3]).encode(x="at", y="at")
+    return alt.layer(ideal, line).properties(
+        description="Share of rows inside intervals against the share promised; on the dashed line they agree."
+    )
+
+
+def probability_integral(values: ArrayLike) -> alt.Chart:
+    """Draw where observations fall in their predictive distributions: flat if the distributions are right."""
+    counts, edges = np.histogram(np.asarray(values, dtype=float), bins=10, range=(0, 1))
+    frame = pd.DataFrame({"from": edges[:-1], "to": edges[1:], "rows": counts})
+    return (
+        alt.Chart(frame)
+        .mark_bar(color=ACCENT)
+        .encode(alt.X("from", title="place in the predictive distribution", bin="binned"), alt.X2("to"), alt.Y("rows"))
+        .properties(description="Histogram of the places of observations in their predictive distributions.")
+    )
+
+
+def relevance(shares: Mapping[str, float]) -> alt.Chart:
+    """Draw how much of the variation of the predictions is lost when a column is averaged out."""
+    frame = pd.DataFrame({"column": list(shares), "share": list(shares.values())})
+    return (
+        alt.Chart(frame)
+        .mark_bar(color=ACCENT)
+        .encode(
+            alt.X("share", title="share of the variation that is lost without it"),
+            alt.Y("column:N", sort="-x", title=None),
+            tooltip=["column", "share"],
+        )
+        .properties(description="Relevance of each column, the most important first.")
+    )
+
+
+def dependence(
+    at: ArrayLike, mean: ArrayLike, lower: ArrayLike, upper: ArrayLike, name: str, target: str
+) -> alt.LayerChart:
+    """Draw the prediction along one column, the others at their medians, with 95 % of the function and of new rows."""
+    frame = pd.DataFrame({"at": at, "mean": mean, "lower": lower, "upper": upper})
+    x = alt.X("at", title=name, scale=alt.Scale(zero=False))
+    band = alt.Chart(frame).mark_area(opacity=0.25, color=ACCENT).encode(x, alt.Y("lower"), alt.Y2("upper"))
+    line = alt.Chart(frame).mark_line(color=ACCENT)
+    line = line.encode(x, alt.Y("mean", title=target, scale=alt.Scale(zero=False)), tooltip=["at", "mean", "lower", "upper"])
+    return alt.layer(band, line).properties(
+        description=f"Prediction of {target} along {name}, the other columns at typical values, with its 95 % band."
+    )
+
+
+def map_of(x: ArrayLike, y: ArrayLike, value: ArrayLike, names: Sequence[str]) -> alt.Chart:
+    """Draw predictions over two columns as a map; ``names`` are those of x, y and the target."""
+    xs, ys = np.unique(np.asarray(x, dtype=float)), np.unique(np.asarray(y, dtype=float))
+    wide, high = (float(np.diff(values).mean()) if len(values) > 1 else 1.0 for values in (xs, ys))
+    frame = pd.DataFrame({"x": x, "y": y, "value": value})
+    frame = frame.assign(x2=frame.x + wide, y2=frame.y + high)
+    return (
+        alt.Chart(frame)
+        .mark_rect()
+        .encode(
+            alt.X("x", title=names[0], scale=alt.Scale(zero=False, nice=False)),
+            alt.X2("x2"),
+            alt.Y("y", title=names[1], scale=alt.Scale(zero=False, nice=False)),
+            alt.Y2("y2"),
+            alt.Color("value", title=names[2], scale=alt.Scale(scheme="viridis")),
+            tooltip=["x", "y", "value"],
+        )
+        .properties(description=f"Map of the predicted {names[2]} over {names[0]} and {names[1]}.")
+    )
+
+
+def confusion(observed: Sequence[Any], predicted: Sequence[Any]) -> alt.LayerChart:
+    """Draw how often each class was taken for each other."""
+    counts = pd.crosstab(pd.Series(observed, name="observed"), pd.Series(predicted, name="predicted"))
+    frame = counts.stack().rename("rows").reset_index().astype({"observed": str, "predicted": str})
+    base = alt.Chart(frame).encode(
+        alt.X("predicted:N", title="predicted"), alt.Y("observed:N", title="observed")
+    )
+    cells = base.mark_rect().encode(alt.Color("rows", title="rows", scale=alt.Scale(scheme="blues")))
+    half = int(frame["rows"].max()) / 2
+    words = base.mark_text().encode(
+        text="rows", color=alt.condition(f"datum.rows > {half}", alt.value("white"), alt.value("black"))
+    )
+    return alt.layer(cells, words).properties(description="Number of rows held out by observed and predicted class.")
+
+
+def save_picture(chart: Any, path: str | os.PathLike[str]) -> None:
+    """Write a chart as PNG, SVG or JSON, told by the ending; no browser and no network are needed."""
+    if Path(path).suffix.lower() not in (".png", ".svg", ".json"):
+        raise ValueError(f"pictures are written as .png, .svg or .json, not {os.fspath(path)!r}")
+    sized = chart.properties(width=420, height=300)
+    sized.save(os.fspath(path), **({"scale_factor": 2} if Path(path).suffix.lower() == ".png" else {}))

@@ -1,0 +1,158 @@
+"""The pictures of a report: which ones suit a model, with their titles and captions."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from kernelcg import plots
+from kernelcg.plots.charts import LEVELS
+from kernelcg.tables.columns import Kind
+from kernelcg.tables.model import TableModel
+from kernelcg.tables.task import Task
+
+Floats = NDArray[np.float64]
+
+CURVES = 4
+"""Columns along which predictions are drawn."""
+
+GRID = 60
+"""Points of a curve."""
+
+CELLS = 28
+"""Points of a map in each direction."""
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """A chart, what it is called, and what it shows in a sentence."""
+
+    title: str
+    caption: str
+    chart: Any
+
+
+def pictures(model: TableModel) -> Iterator[Picture]:
+    """Yield the pictures that suit a model."""
+    yield from _of_held_out(model)
+    shares = dict(model.facts.get("relevance", {}))
+    if shares:
+        yield Picture(
+            "What matters",
+            "The share of the variation of the predictions that is lost when a column is averaged out.",
+            plots.relevance(shares),
+        )
+    yield from _along_columns(model, shares)
+    yield from _of_learning(model)
+
+
+def _of_held_out(model: TableModel) -> Iterator[Picture]:
+    held = model.facts.get("held_out")
+    if not held:
+        return
+    if model.task is Task.CLASSIFICATION:
+        yield Picture(
+            "Classes of rows held out",
+            "Rows that were not learned from, by their class and the most probable one.",
+            plots.confusion(held["observed"], held["predicted"]),
+        )
+        return
+    y, mean, std = (np.array(held[name], dtype=float) for name in ("observed", "mean", "std"))
+    yield Picture(
+        "Predicted against observed",
+        "Rows that were not learned from; bars are 95 % intervals of a new observation.",
+        plots.predicted_against_observed(y, mean, std, model.target),
+    )
+    yield Picture(
+        "Residuals", "A cloud without a pattern is what one hopes for.", plots.residuals(mean, y, std)
+    )
+    if model.task is Task.REGRESSION:
+        places = norm.cdf((y - mean) / std)
+        covered = [float((np.abs(places - 0.5) <= level / 2).mean()) for level in LEVELS]
+        yield Picture(
+            "Calibration", "Intervals that promise p should hold p of the rows.", plots.calibration(LEVELS, covered)
+        )
+        yield Picture(
+            "Places in the predictive distribution",
+            "Level bars mean that the uncertainties are right; a hill means too cautious, a valley too sure.",
+            plots.probability_integral(places),
+        )
+
+
+def _of_learning(model: TableModel) -> Iterator[Picture]:
+    learning = model.estimator.learning_
+    if isinstance(learning, tuple) or len(learning.steps) < 2:
+        return
+    values = np.array([step.value for step in learning.steps])
+    if np.isfinite(values).sum() > 1:
+        seconds, rows = ([getattr(step, name) for step in learning.steps] for name in ("seconds", "rows"))
+        yield Picture(
+            "Learning",
+            "The log evidence of the hyperparameters over the steps, on growing parts of the rows.",
+            plots.learning_curve(seconds, values, rows),
+        )
+
+
+def _along_columns(model: TableModel, shares: dict[str, float]) -> Iterator[Picture]:
+    """Yield curves along the numeric columns that matter most, and a map over two of them."""
+    groups, X = model.encoding.groups(), _inputs(model)
+    numeric = [column.name for column in model.encoding.columns if column.kind in (Kind.NUMBER, Kind.DATE)]
+    chosen = sorted(numeric, key=lambda name: -shares.get(name, 0.0))[:CURVES]
+    typical = np.median(X, axis=0)
+    for name in chosen:
+        feature = groups[name][0]
+        grid = np.linspace(*np.quantile(X[:, feature], [0.01, 0.99]), GRID)
+        points = np.tile(typical, (GRID, 1))
+        points[:, feature] = grid
+        mean, lower, upper, label = _band(model, points)
+        yield Picture(
+            f"Along {name}",
+            "The other columns are at their medians; the band holds the function with probability 95 %.",
+            plots.dependence(grid, mean, lower, upper, name, label),
+        )
+    if len(chosen) >= 2:
+        yield _map(model, X, typical, chosen[:2], [groups[name][0] for name in chosen[:2]])
+
+
+def _map(model: TableModel, X: Floats, typical: Floats, names: list[str], features: list[int]) -> Picture:
+    ends = [np.linspace(*np.quantile(X[:, one], [0.01, 0.99]), CELLS) for one in features]
+    x, y = (grid.ravel() for grid in np.meshgrid(*ends))
+    points = np.tile(typical, (len(x), 1))
+    points[:, features[0]], points[:, features[1]] = x, y
+    values, label = _level(model, points)
+    return Picture(
+        f"{names[0]} and {names[1]}",
+        "Predictions over the two columns that matter most; the others are at their medians.",
+        plots.map_of(x, y, values, [*names, label]),
+    )
+
+
+def _inputs(model: TableModel) -> Floats:
+    estimator = model.estimator
+    source = estimator.estimators_[0] if isinstance(estimator.certificate_, tuple) else estimator
+    inputs: Floats = source.posterior_.problem.X.cpu().numpy()
+    return inputs
+
+
+def _level(model: TableModel, points: Floats) -> tuple[Floats, str]:
+    """Return what is drawn of a prediction, and its name: for classes the probability of the last one."""
+    if model.task is Task.CLASSIFICATION:
+        return model.estimator.predict_proba(points)[:, -1], f"P({model.estimator.classes_[-1]})"
+    return model.estimator.predict(points), model.target
+
+
+def _band(model: TableModel, points: Floats) -> tuple[Floats, Floats, Floats, str]:
+    """Return a curve with its 95 % band: of the function, without noise."""
+    z = NormalDist().inv_cdf(0.975)
+    if model.task is Task.REGRESSION:
+        mean, std = model.estimator.predict(points, return_std=True, include_noise=False)
+        return mean, mean - z * std, mean + z * std, model.target
+    level, label = _level(model, points)
+    if model.task is Task.COUNTS:
+        mean, std = model.estimator.latent(points, return_std=True)
+        return np.exp(mean), np.exp(mean - z * std), np.exp(mean + z * std), f"{label} (median rate)"
+    return level, level, level, label

@@ -1,0 +1,264 @@
+"""Columns of a table as numbers: one-hot categories, dates, missing values; learned once, applied to every table."""
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from kernelcg.tables.reading import TableError
+
+Floats = NDArray[np.float64]
+
+MOST_LEVELS = 50
+"""Categories that a column of words may have."""
+
+MOSTLY = 0.5
+"""Share of numbers among the values of a column from which words in it are taken for mistakes."""
+
+MISSING_LEVEL = "(missing)"
+
+DAY = 86_400.0
+YEAR = 365.2425
+
+
+class Kind(StrEnum):
+    """How a column becomes numbers."""
+
+    NUMBER = "number"
+    CATEGORY = "category"
+    DATE = "date"
+    LEFT_OUT = "left out"
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one column becomes numbers.
+
+    Attributes
+    ----------
+    fill : the number that stands for a missing value: the median of the rows of the fit
+    flagged : whether a further feature says that the value is missing
+    levels : the categories, one feature each; of two the second alone
+    season : whether sine and cosine of the day of the year are added to a date
+    note : why the column was left out
+    missing : share of missing values in the rows of the fit
+    """
+
+    name: str
+    kind: Kind
+    fill: float = 0.0
+    flagged: bool = False
+    levels: tuple[str, ...] = ()
+    season: bool = False
+    note: str = ""
+    missing: float = 0.0
+
+    def feature_names(self) -> list[str]:
+        """Return the names of the features that the column gives."""
+        match self.kind:
+            case Kind.CATEGORY:
+                return [f"{self.name} = {level}" for level in self._shown_levels()]
+            case Kind.LEFT_OUT:
+                return []
+        names = [self.name]
+        names += [f"{self.name} (sine of the year)", f"{self.name} (cosine of the year)"] if self.season else []
+        return names + ([f"{self.name} is missing"] if self.flagged else [])
+
+    def features(self, values: pd.Series) -> Floats:
+        """Return the (n, features) numbers of this column."""
+        match self.kind:
+            case Kind.LEFT_OUT:
+                return np.empty((len(values), 0))
+            case Kind.CATEGORY:
+                words = _words(values)
+                return np.stack([words == level for level in self._shown_levels()], axis=1).astype(np.float64)
+        numbers = _days(values) if self.kind is Kind.DATE else _numbers(values, self.name)
+        missing = np.isnan(numbers)
+        filled = np.where(missing, self.fill, numbers)
+        parts = [filled]
+        if self.season:
+            angle = 2 * np.pi * filled / YEAR
+            parts += [np.sin(angle), np.cos(angle)]
+        return np.stack([*parts, *([missing.astype(np.float64)] if self.flagged else [])], axis=1)
+
+    def unknown_levels(self, values: pd.Series) -> list[str]:
+        """Return the categories of a table that the fit has not seen."""
+        if self.kind is not Kind.CATEGORY:
+            return []
+        return sorted(set(_words(values)) - set(self.levels))
+
+    def _shown_levels(self) -> tuple[str, ...]:
+        return self.levels[1:] if len(self.levels) == 2 else self.levels
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How the columns of a table become the features of a model, in the order of the columns."""
+
+    columns: tuple[Column, ...]
+
+    @classmethod
+    def of(
+        cls, frame: pd.DataFrame, *, categorical: tuple[str, ...] = (), left_out: tuple[str, ...] = (), season: bool
+    ) -> Self:
+        """Return the encoding that suits the rows of a table.
+
+        Parameters
+        ----------
+        categorical : columns whose numbers are names of categories
+        left_out : columns that are not to be used
+        season : whether dates also give sine and cosine of the day of the year
+        """
+        for name in (*categorical, *left_out):
+            if name not in frame.columns:
+                raise TableError(f"there is no column {name!r}; the columns are {', '.join(map(repr, frame.columns))}")
+        columns = [
+            Column(name, Kind.LEFT_OUT, note="as asked for")
+            if name in left_out
+            else _column(frame[name], name, name in categorical, season)
+            for name in frame.columns
+        ]
+        found = cls(tuple(_without_repetitions(frame, columns)))
+        if not found.feature_names():
+            why = "; ".join(f"{one.name!r}: {one.note}" for one in columns if one.note)
+            raise TableError(f"no column can be used to predict the target ({why or 'there is none beside it'})")
+        return found
+
+    def feature_names(self) -> list[str]:
+        """Return the names of all features."""
+        return [name for column in self.columns for name in column.feature_names()]
+
+    def groups(self) -> dict[str, list[int]]:
+        """Return for each column in use the numbers of its features."""
+        found, start = dict[str, list[int]](), 0
+        for column in self.columns:
+            count = len(column.feature_names())
+            if count:
+                found[column.name] = list(range(start, start + count))
+            start += count
+        return found
+
+    def features(self, frame: pd.DataFrame) -> Floats:
+        """Return the (n, d) features of a table.
+
+        Raises
+        ------
+        TableError : if a column is missing or holds what it must not hold
+        """
+        used = [column for column in self.columns if column.kind is not Kind.LEFT_OUT]
+        missing = [column.name for column in used if column.name not in frame.columns]
+        if missing:
+            raise TableError(
+                f"the table has no column {', '.join(map(repr, missing))}, which the model was fitted with; "
+                f"its columns are {', '.join(map(repr, frame.columns))}"
+            )
+        return np.concatenate([column.features(frame[column.name]) for column in used], axis=1)
+
+    def unseen(self, frame: pd.DataFrame) -> dict[str, list[str]]:
+        """Return by column the categories that the fit has not seen: they count as none of the known ones."""
+        found = {one.name: one.unknown_levels(frame[one.name]) for one in self.columns if one.name in frame.columns}
+        return {name: levels for name, levels in found.items() if levels}
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return plain values that `from_json` reads."""
+        return [{**asdict(column), "levels": list(column.levels)} for column in self.columns]
+
+    @classmethod
+    def from_json(cls, described: list[dict[str, Any]]) -> Self:
+        """Return the encoding that `to_json` described."""
+        return cls(
+            tuple(Column(**{**one, "kind": Kind(one["kind"]), "levels": tuple(one["levels"])}) for one in described)
+        )
+
+
+def _column(values: pd.Series, name: str, categorical: bool, season: bool) -> Column:
+    missing = float(values.isna().mean())
+    if missing == 1:
+        return Column(name, Kind.LEFT_OUT, note="it is empty")
+    if values.nunique(dropna=False) == 1:
+        return Column(name, Kind.LEFT_OUT, note="it is constant")
+    known = values.dropna()
+    if not categorical and pd.api.types.is_datetime64_any_dtype(values):
+        return _dated(values, name, season, missing)
+    is_words = categorical or values.dtype == bool or not _is_numeric(known, name)
+    if not is_words:
+        numbers = _numbers(values, name)
+        fill = float(np.nanmedian(numbers))
+        return Column(name, Kind.NUMBER, fill, flagged=missing > 0, missing=missing)
+    if not categorical and values.dtype != bool and _are_dates(known):
+        return _dated(values, name, season, missing)
+    levels = tuple(sorted(set(_words(values))))
+    if len(levels) > MOST_LEVELS:
+        kind = "every row has another value" if len(levels) == len(values) else f"it has {len(levels)} categories"
+        return Column(name, Kind.LEFT_OUT, note=f"{kind}, more than {MOST_LEVELS}")
+    return Column(name, Kind.CATEGORY, levels=levels, missing=missing)
+
+
+def _dated(values: pd.Series, name: str, season: bool, missing: float) -> Column:
+    return Column(name, Kind.DATE, float(np.nanmedian(_days(values))), missing > 0, season=season, missing=missing)
+
+
+def _is_numeric(known: pd.Series, name: str) -> bool:
+    """Say whether the values are numbers; raise if most of them are."""
+    numbers = pd.to_numeric(known, errors="coerce")
+    wrong = numbers.isna().to_numpy()
+    if not wrong.any():
+        return True
+    if wrong.mean() < 1 - MOSTLY:
+        at = int(np.flatnonzero(wrong)[0])
+        raise TableError(
+            f"column {name!r} holds numbers, but {known.iloc[at]!r} in row {int(known.index[at]) + 1}; mend it, leave "
+            f"it empty, or say --categorical {name!r} if its numbers are names"
+        )
+    return False
+
+
+def _numbers(values: pd.Series, name: str) -> Floats:
+    numbers = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64)
+    wrong = np.flatnonzero(np.isnan(numbers) & values.notna().to_numpy())
+    if len(wrong):
+        raise TableError(f"column {name!r} must hold numbers, but has {values.iloc[wrong[0]]!r} in row {wrong[0] + 1}")
+    infinite = np.flatnonzero(np.isinf(numbers))
+    if len(infinite):
+        raise TableError(f"column {name!r} is infinite in row {infinite[0] + 1}; mend it or leave it empty")
+    return numbers
+
+
+def _words(values: pd.Series) -> NDArray[Any]:
+    return np.array([MISSING_LEVEL if missing else str(one) for one, missing in zip(values, values.isna(), strict=True)])
+
+
+def _are_dates(known: pd.Series) -> bool:
+    """Say whether words are dates in ISO's notation, such as 2024-05-31 or 2024-05-31 12:00."""
+    words = known.astype(str)
+    if not bool(words.str.match(r"^\d{4}-\d{1,2}-\d{1,2}").all()):
+        return False
+    return bool(pd.to_datetime(words, errors="coerce", format="ISO8601").notna().all())
+
+
+def _days(values: pd.Series) -> Floats:
+    """Return days since 1970 as numbers, NaN for missing ones."""
+    times = pd.to_datetime(values, errors="coerce", utc=True, format=None if _is_time(values) else "ISO8601")
+    seconds = (times - pd.Timestamp("1970-01-01", tz="UTC")).dt.total_seconds()
+    return seconds.to_numpy(dtype=np.float64) / DAY
+
+
+def _is_time(values: pd.Series) -> bool:
+    return bool(pd.api.types.is_datetime64_any_dtype(values))
+
+
+def _without_repetitions(frame: pd.DataFrame, columns: list[Column]) -> list[Column]:
+    """Return the columns with those left out that repeat an earlier one."""
+    seen, kept = dict[bytes, str](), list[Column]()
+    for column in columns:
+        if column.kind is Kind.LEFT_OUT:
+            kept.append(column)
+            continue
+        content = column.features(frame[column.name]).tobytes()
+        first = seen.setdefault(content, column.name)
+        repeated = Column(column.name, Kind.LEFT_OUT, note=f"it repeats {first!r}")
+        kept.append(column if first == column.name else repeated)
+    return kept

@@ -1,0 +1,172 @@
+"""Fitting a model to a table: learn on nine tenths of the rows, score the rest, then condition on all rows."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.base import clone
+
+from kernelcg.estimators import GPClassifier, GPGeneralizedRegressor, GPRegressor
+from kernelcg.events import Listener
+from kernelcg.tables.columns import Encoding
+from kernelcg.tables.model import TableModel
+from kernelcg.tables.reading import Table, TableError
+from kernelcg.tables.relevance import relevances
+from kernelcg.tables.scores import HeldOut
+from kernelcg.tables.task import Target, Task, target_of
+
+FEWEST_ROWS = 20
+"""Rows below which none is held out."""
+
+HELD_OUT = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A table ready for a fit: features and target of the rows in which the target is present."""
+
+    source: str
+    encoding: Encoding
+    target: Target
+    X: NDArray[np.float64]
+    y: Any
+    estimator: Any
+    notes: tuple[str, ...]
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows."""
+        return len(self.X)
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A model of a table, the rows it was fitted to, and which of them were held out while it was learned."""
+
+    model: TableModel
+    prepared: Prepared
+    held_out: NDArray[np.int64]
+    warnings: tuple[str, ...]
+    interrupted: bool
+
+
+def prepare(
+    table: Table,
+    target: str,
+    *,
+    task: Task | None = None,
+    options: Mapping[str, Any] | None = None,
+    categorical: tuple[str, ...] = (),
+    left_out: tuple[str, ...] = (),
+    season: bool = False,
+) -> Prepared:
+    """Return what a fit to a table needs; nothing is learned yet.
+
+    Parameters
+    ----------
+    options : parameters of the estimator: `GPRegressor` for a regression, `GPClassifier` for classes,
+        `GPGeneralizedRegressor` with a negative binomial likelihood for counts
+    categorical, left_out, season : as in `Encoding.of`
+    """
+    found = target_of(table.frame, target, task)
+    frame = table.frame.drop(columns=target)[found.present]
+    encoding = Encoding.of(frame, categorical=categorical, left_out=left_out, season=season)
+    dropped = int((~found.present).sum())
+    notes = [*table.notes, *([f"{dropped:,} rows without {target!r} were left out"] if dropped else [])]
+    estimator = _estimator(found.task, dict(options or {}))
+    return Prepared(table.name, encoding, found, encoding.features(frame), found.values, estimator, tuple(notes))
+
+
+def _estimator(task: Task, options: dict[str, Any]) -> Any:
+    """Return the estimator of a task."""
+    cls = {Task.REGRESSION: GPRegressor, Task.CLASSIFICATION: GPClassifier, Task.COUNTS: GPGeneralizedRegressor}[task]
+    if task is Task.COUNTS:
+        options = {"likelihood": "negative_binomial", **options}
+    known = cls().get_params(deep=False)
+    wrong = [name for name in options if name not in known]
+    if wrong:
+        raise TableError(f"{cls.__name__} has no option {wrong[0]!r}; it has {', '.join(known)}")
+    return cls(**options)
+
+
+def fit_table(
+    prepared: Prepared,
+    *,
+    hold_out: bool = True,
+    seed: int = 0,
+    callback: Listener | None = None,
+    resume: Any = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Fitted:
+    """Learn the hyperparameters, score them on rows held out, and condition the model on all rows.
+
+    Parameters
+    ----------
+    hold_out : whether a tenth of the rows is kept from learning; a model that was learned from the other rows is
+        scored on them, and then conditioned on all rows with the same hyperparameters
+    callback, resume : as in `GPRegressor.fit`
+    tell : told in a few words what is done next
+    """
+    X, y, task = prepared.X, prepared.y, prepared.target.task
+    held = _held_out(y, task, seed) if hold_out and len(X) >= FEWEST_ROWS else np.zeros(len(X), dtype=bool)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        tell("learning")
+        model = clone(prepared.estimator).fit(X[~held], y[~held], callback=callback, resume=resume)
+        learning = model.learning_
+        interrupted = any(one.stopped for one in (learning if isinstance(learning, tuple) else (learning,)))
+        kept: dict[str, Any] = {"scores": {}}
+        if held.any():
+            tell("scoring the rows held out")
+            unseen = HeldOut.of(task, model, X[held], y[held])
+            kept = {"scores": unseen.scores(), "held_out": unseen.to_json()}
+            tell("conditioning on all rows")
+            model = _on_all_rows(model, task, X, y, held, callback)
+        tell("relevance of the columns")
+        relevance = relevances(model, X, prepared.encoding.groups(), seed)
+    words = tuple(dict.fromkeys(str(one.message) for one in caught))
+    facts = {
+        "source": prepared.source,
+        "rows": len(X),
+        "notes": list(prepared.notes),
+        "reason": prepared.target.reason,
+        **kept,
+        "relevance": relevance,
+        "warnings": list(words),
+    }
+    whole = TableModel(model, prepared.encoding, prepared.target.name, task, facts)
+    return Fitted(whole, prepared, np.flatnonzero(held), words, interrupted)
+
+
+def _held_out(y: Any, task: Task, seed: int) -> NDArray[np.bool_]:
+    """Return which rows are held out: a tenth, drawn at random, of classes in proportion; a class keeps a row."""
+    order = np.random.default_rng(seed).permutation(len(y))
+    held = np.zeros(len(y), dtype=bool)
+    if task is not Task.CLASSIFICATION:
+        held[order[: round(HELD_OUT * len(y))]] = True
+        return held
+    for label in np.unique(y):
+        rows = order[y[order] == label]
+        held[rows[: min(round(HELD_OUT * len(rows)), len(rows) - 1)]] = True
+    return held
+
+
+def _on_all_rows(
+    model: Any, task: Task, X: NDArray[np.float64], y: Any, held: NDArray[np.bool_], callback: Listener | None
+) -> Any:
+    """Return the model conditioned on all rows with the hyperparameters that were learned."""
+    if task is Task.REGRESSION:
+        return model.update(X[held], y[held], callback=callback)
+    learned = {"kernel": model.kernel_, "optimizer": None}
+    if task is Task.COUNTS:
+        learned["likelihood"] = model.likelihood_
+    return clone(model).set_params(**learned).fit(X, y, callback=callback)
+
+
+def as_frame(prepared: Prepared) -> pd.DataFrame:
+    """Return the features by name."""
+    return pd.DataFrame(prepared.X, columns=prepared.encoding.feature_names())

@@ -1,0 +1,120 @@
+"""A fitted model of a table: an estimator, the encoding of the columns, and what was found out about it."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from kernelcg.errors import ModelFileError
+from kernelcg.estimators import load
+from kernelcg.estimators.model_files import read
+from kernelcg.estimators.saving import save
+from kernelcg.events import Listener
+from kernelcg.tables.columns import Encoding
+from kernelcg.tables.task import Task
+
+Floats = NDArray[np.float64]
+
+DRAWS = 2000
+"""Counts drawn at each point for an interval."""
+
+LAYOUT = 1
+"""The layout of what is attached to a model file."""
+
+
+@dataclass(frozen=True, eq=False)
+class TableModel:
+    """A model that predicts one column of a table from others.
+
+    Attributes
+    ----------
+    estimator : fitted to the encoded columns
+    facts : plain values: the source, notes, scores on rows held out, relevance of the columns, warnings
+    """
+
+    estimator: Any
+    encoding: Encoding
+    target: str
+    task: Task
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def predict(
+        self, frame: pd.DataFrame, *, interval: float = 0.95, callback: Listener | None = None
+    ) -> pd.DataFrame:
+        """Return predictions, a row for each row of the table, in the units of the target.
+
+        Numbers and counts come with the standard deviation of a new observation and an interval that should cover it
+        with probability ``interval``; classes with the probability of each.
+
+        Raises
+        ------
+        TableError : if a column that the model needs is missing or cannot be read
+        """
+        X = self.encoding.features(frame)
+        match self.task:
+            case Task.REGRESSION:
+                mean, std = self.estimator.predict(X, return_std=True, callback=callback)
+                half = NormalDist().inv_cdf(0.5 + interval / 2) * std
+                lower, upper = mean - half, mean + half
+            case Task.COUNTS:
+                mean, std = self.estimator.predict(X, return_std=True, callback=callback)
+                lower, upper = self._counts_between(X, interval)
+            case Task.CLASSIFICATION:
+                P = self.estimator.predict_proba(X, callback=callback)
+                best = self.estimator.classes_[P.argmax(axis=1)]
+                shown = {f"P({label})": P[:, i] for i, label in enumerate(self.estimator.classes_)}
+                return pd.DataFrame({self.target: best, **shown})
+        return pd.DataFrame({self.target: mean, "std": std, "lower": lower, "upper": upper})
+
+    def _counts_between(self, X: Floats, interval: float) -> tuple[Floats, Floats]:
+        """Return quantiles of new counts: f is drawn from its Gaussian, y from the likelihood given f."""
+        mean, std = self.estimator.latent(X, return_std=True)
+        _, dispersion = self.estimator.likelihood_.variance_coefficients()
+        generator, ends = np.random.default_rng(0), (0.5 - interval / 2, 0.5 + interval / 2)
+        found = np.empty((2, len(mean)))
+        for i, (centre, width) in enumerate(zip(mean, std, strict=True)):
+            rate = np.exp(np.minimum(generator.normal(centre, width, DRAWS), np.log(1e12)))
+            if dispersion:
+                rate = rate * generator.gamma(1 / dispersion, dispersion, DRAWS)
+            found[:, i] = np.quantile(generator.poisson(rate), ends)
+        return found[0], found[1]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to a file that `load_table_model` reads, and `kernelcg.load` without its columns."""
+        attached = {
+            "layout": LAYOUT,
+            "target": self.target,
+            "task": str(self.task),
+            "columns": self.encoding.to_json(),
+            "facts": dict(self.facts),
+        }
+        save(self.estimator, path, attached=attached)
+
+
+def load_table_model(path: str | os.PathLike[str]) -> TableModel:
+    """Return the model in a file that `TableModel.save` has written. Nothing in the file is run.
+
+    Raises
+    ------
+    ModelFileError : if the file is not one of kernelcg, is damaged, or holds no columns
+    """
+    attached = read(path).header.get("attached")
+    name = os.fspath(path)
+    if not isinstance(attached, dict):
+        raise ModelFileError(f"{name} holds a model without columns; kernelcg.load reads it in Python")
+    if attached.get("layout") != LAYOUT:
+        raise ModelFileError(f"{name} comes from a newer version of kernelcg; upgrade kernelcg")
+    try:
+        encoding = Encoding.from_json(attached["columns"])
+        task, target, facts = Task(attached["task"]), str(attached["target"]), dict(attached["facts"])
+    except (LookupError, TypeError, ValueError) as error:
+        raise ModelFileError(f"{name} is malformed: its columns cannot be read ({error!r})") from error
+    estimator = load(path)
+    if estimator.n_features_in_ != len(encoding.feature_names()):
+        raise ModelFileError(f"{name} is malformed: its columns do not fit its model")
+    return TableModel(estimator, encoding, target, task, facts)

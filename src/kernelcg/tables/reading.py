@@ -1,0 +1,195 @@
+"""Tables from files: CSV and its relatives, Parquet, Feather and NumPy's formats, plain or compressed, or a pipe."""
+
+import csv
+import gzip
+import io
+import os
+import re
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+DELIMITERS = ",;\t|"
+
+SAMPLE = 64 * 1024
+"""Bytes of a text file from which its delimiter and its decimal sign are told."""
+
+ENCODINGS = ("utf-8-sig", "cp1252", "latin-1")
+"""Encodings that are tried in turn; the last one can read everything."""
+
+GZIP = b"\x1f\x8b"
+
+MEMORY_PER_BYTE = 6
+"""Bytes of memory that reading takes for each byte of a text file, as a rule."""
+
+DECIMAL_COMMA = re.compile(r"^\s*[-+]?\d+,\d+\s*$")
+
+
+class TableError(ValueError):
+    """A file, a column or a value cannot be used; the message says which and what to do."""
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A table as it was read: its columns, the name of its source, and what was decided in reading it."""
+
+    frame: pd.DataFrame
+    name: str
+    notes: tuple[str, ...] = ()
+
+
+def memory_to_read(path: str | os.PathLike[str]) -> int | None:
+    """Return about how many bytes of memory reading a file takes; None where the size says nothing."""
+    file = Path(path)
+    if os.fspath(path) == "-" or not file.is_file():
+        return None
+    compressed = 5 if file.suffix == ".gz" else 1
+    return file.stat().st_size * compressed * (1 if _kind(file) in (".npy", ".npz") else MEMORY_PER_BYTE)
+
+
+def read_table(path: str | os.PathLike[str], *, delimiter: str | None = None, encoding: str | None = None) -> Table:
+    """Return the table in a file; ``-`` reads CSV from the standard input.
+
+    CSV and other delimited text (delimiter, encoding and decimal comma are told from the text unless given), Parquet,
+    Feather, ``.npy`` (columns x0, x1, …) and ``.npz`` (one array a column, or a matrix that gives several); text and
+    NumPy files may be compressed by gzip.
+
+    Raises
+    ------
+    TableError : if there is no such file, or no table can be made of it
+    """
+    name = os.fspath(path)
+    if name == "-":
+        return _from_text(sys.stdin.buffer.read(), "standard input", delimiter, encoding)
+    file = Path(path)
+    if not file.exists():
+        raise TableError(f"there is no file {name}")
+    if file.is_dir():
+        raise TableError(f"{name} is a directory; name one file in it")
+    kind = _kind(file)
+    try:
+        if kind in (".parquet", ".pq", ".feather", ".arrow"):
+            read = pd.read_feather if kind in (".feather", ".arrow") else pd.read_parquet
+            return _checked(read(file), file.name)
+        content = file.read_bytes()
+        content = gzip.decompress(content) if content[:2] == GZIP else content
+        if kind in (".npy", ".npz"):
+            return _checked(_from_numpy(content, file.name), file.name)
+    except (OSError, EOFError, ValueError) as error:
+        if isinstance(error, TableError):
+            raise
+        raise TableError(f"{name} cannot be read: {_reason(error)}") from None
+    return _from_text(content, file.name, delimiter, encoding)
+
+
+def _kind(file: Path) -> str:
+    """Return the ending that tells the format, without that of a compressed file."""
+    return Path(file.stem).suffix.lower() if file.suffix == ".gz" else file.suffix.lower()
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, PermissionError):
+        return "you have no permission to read it"
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _from_text(content: bytes, name: str, delimiter: str | None, encoding: str | None) -> Table:
+    if not content.strip():
+        raise TableError(f"{name} is empty")
+    text, used = _decoded(content, name, encoding)
+    if "\x00" in text[:SAMPLE]:
+        raise TableError(f"{name} is not text: give it the ending of its format (.parquet, .feather, .npy, .npz)")
+    sep = delimiter or _delimiter(text[:SAMPLE])
+    _refuse_repeated_names(text, sep, name)
+    decimal = "," if sep != "," and _has_decimal_comma(text[:SAMPLE], sep) else "."
+    try:
+        frame = pd.read_csv(io.StringIO(text), sep=sep, decimal=decimal, skipinitialspace=True, low_memory=False)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, OverflowError) as error:
+        raise TableError(f"{name} cannot be read as a table with the delimiter {sep!r}: {_reason(error)}") from None
+    if isinstance(frame.index, pd.MultiIndex) or not isinstance(frame.index, pd.RangeIndex):
+        raise TableError(f"{name}: its rows have more cells than its header; is {sep!r} the delimiter?")
+    notes = [] if used == ENCODINGS[0] or encoding else [f"not UTF-8, read as {used}"]
+    notes += [f"delimiter {sep!r}"] if sep != "," and not delimiter else []
+    notes += ["decimal comma"] if decimal == "," else []
+    return _checked(frame, name, tuple(notes))
+
+
+def _decoded(content: bytes, name: str, encoding: str | None) -> tuple[str, str]:
+    """Return the text and the encoding by which it was read."""
+    if content[:2] in (b"\xff\xfe", b"\xfe\xff") and encoding is None:
+        encoding = "utf-16"
+    for one in (encoding,) if encoding else ENCODINGS:
+        try:
+            return content.decode(one), one
+        except UnicodeDecodeError:
+            continue
+        except LookupError:
+            raise TableError(f"there is no encoding {one!r}") from None
+    raise TableError(f"{name} is not encoded in {encoding}")
+
+
+def _delimiter(sample: str) -> str:
+    """Return the delimiter that divides the first lines into the same number of cells, the more the better."""
+    lines = sample.splitlines()[:50]
+
+    def score(sep: str) -> tuple[float, int]:
+        counts = [len(row) for row in csv.reader(lines, delimiter=sep) if row]
+        width, agreeing = Counter(counts).most_common(1)[0]
+        return (agreeing / len(counts) if width > 1 else 0.0, width)
+
+    return max(DELIMITERS, key=score)
+
+
+def _has_decimal_comma(sample: str, sep: str) -> bool:
+    rows = list(csv.reader(sample.splitlines()[1:50], delimiter=sep))
+    return any(DECIMAL_COMMA.match(cell) for row in rows for cell in row)
+
+
+def _refuse_repeated_names(text: str, sep: str, name: str) -> None:
+    header = next(csv.reader(io.StringIO(text), delimiter=sep), [])
+    repeated = [one for one, count in Counter(cell.strip() for cell in header).items() if count > 1]
+    if repeated:
+        raise TableError(f"{name} has several columns named {', '.join(map(repr, repeated))}; give each its own name")
+
+
+def _from_numpy(content: bytes, name: str) -> pd.DataFrame:
+    """Return the columns of NumPy's files; objects in them are refused, since reading them could run code."""
+    found: Any = np.load(io.BytesIO(content), allow_pickle=False)
+    if isinstance(found, np.ndarray):
+        if found.dtype.names:
+            return pd.DataFrame({field: found[field] for field in found.dtype.names})
+        return pd.DataFrame(_columns(found, "x", name))
+    columns: dict[str, Any] = {}
+    for key in found.files:
+        columns.update(_columns(found[key], key, name, alone=key))
+    if len({len(values) for values in columns.values()}) > 1:
+        sizes = ", ".join(f"{key} {len(values)}" for key, values in columns.items())
+        raise TableError(f"the arrays in {name} have different numbers of rows: {sizes}")
+    return pd.DataFrame(columns)
+
+
+def _columns(values: Any, prefix: str, name: str, alone: str | None = None) -> dict[str, Any]:
+    if values.ndim == 1:
+        return {alone or f"{prefix}0": values}
+    if values.ndim != 2:
+        raise TableError(f"{name} holds an array of {values.ndim} dimensions; a table has two")
+    if alone and values.shape[1] == 1:
+        return {alone: values[:, 0]}
+    return {f"{prefix}{i}": values[:, i] for i in range(values.shape[1])}
+
+
+def _checked(frame: pd.DataFrame, name: str, notes: tuple[str, ...] = ()) -> Table:
+    frame.columns = [str(column).strip() for column in frame.columns]
+    if not len(frame.columns):
+        raise TableError(f"{name} has no columns")
+    if not len(frame):
+        raise TableError(f"{name} has a header but no rows")
+    repeated = [one for one, count in Counter(frame.columns).items() if count > 1]
+    if repeated:
+        raise TableError(f"{name} has several columns named {', '.join(map(repr, repeated))}; give each its own name")
+    return Table(frame.reset_index(drop=True), name, notes)

@@ -1,0 +1,75 @@
+"""How good predictions are on rows that were not learned from."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from kernelcg.tables.task import Task
+
+Floats = NDArray[np.float64]
+
+MOST_KEPT = 1000
+"""Predictions that are kept with a model for its report."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Predictions for rows that were not learned from, beside what was observed.
+
+    Attributes
+    ----------
+    predicted : means, or the most probable classes
+    std : standard deviations of new observations; none of classes
+    log_densities : log p(y | x) of what was observed
+    """
+
+    task: Task
+    observed: Any
+    predicted: Any
+    std: Floats | None
+    log_densities: Floats
+
+    @classmethod
+    def of(cls, task: Task, model: Any, X: Floats, y: Any) -> "HeldOut":
+        """Return the predictions of a model for rows that it has not seen."""
+        if task is Task.CLASSIFICATION:
+            P = model.predict_proba(X)
+            column = {label: i for i, label in enumerate(model.classes_)}
+            chosen = np.array([P[i, column[label]] if label in column else 0.0 for i, label in enumerate(y)])
+            densities = np.log(np.maximum(chosen, np.finfo(np.float64).tiny))
+            return cls(task, y, model.classes_[P.argmax(axis=1)], None, densities)
+        mean, std = model.predict(X, return_std=True)
+        if task is Task.COUNTS:
+            return cls(task, y, mean, std, model.log_predictive_density(X, y))
+        return cls(task, y, mean, std, norm.logpdf(y, mean, std))
+
+    def scores(self) -> dict[str, float]:
+        """Return the scores by name.
+
+        ``nlpd`` is the mean negative log density of an observation (of a class: the log loss), lower is better;
+        ``coverage`` the share of rows within their 95 % interval.
+        """
+        common = {"rows": len(self.observed), "nlpd": float(-self.log_densities.mean())}
+        if self.std is None:
+            return {"error": float((self.predicted != self.observed).mean()), **common}
+        errors = self.observed - self.predicted
+        found = {"rmse": math.sqrt(np.square(errors).mean()), "r2": _explained(errors, self.observed), **common}
+        if self.task is Task.REGRESSION:
+            found["coverage"] = float((np.abs(errors) <= norm.ppf(0.975) * self.std).mean())
+        return {name: value for name, value in found.items() if math.isfinite(value)}
+
+    def to_json(self) -> dict[str, list[Any]]:
+        """Return the first predictions as plain values, for pictures."""
+        names = {"observed": self.observed, "predicted" if self.std is None else "mean": self.predicted}
+        names |= {} if self.std is None else {"std": self.std}
+        return {name: np.asarray(values)[:MOST_KEPT].tolist() for name, values in names.items()}
+
+
+def _explained(errors: Floats, y: Floats) -> float:
+    """Return R²; NaN if y is constant."""
+    spread = np.square(y - y.mean()).sum()
+    return float(1 - np.square(errors).sum() / spread) if spread > 0 else math.nan

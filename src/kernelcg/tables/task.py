@@ -1,0 +1,95 @@
+"""What is to be predicted: a number, a class or a count, told from the values of the target."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from kernelcg.tables.reading import TableError
+
+FEW_CODES = 10
+"""Distinct whole numbers up to which they may be codes of classes."""
+
+TYPICAL_COUNT = 30
+"""A target of whole numbers from 0 on is taken for counts if its median is no larger."""
+
+RARE = 0.2
+"""Frequency of the largest value relative to the commonest below which 0, 1, …, C − 1 are counts, not classes."""
+
+
+class Task(StrEnum):
+    """Kinds of targets; the value is what users type."""
+
+    REGRESSION = "regression"
+    CLASSIFICATION = "classification"
+    COUNTS = "counts"
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """The target of a table: its task with the reason, its values, and the rows in which it is present."""
+
+    name: str
+    task: Task
+    reason: str
+    values: Any
+    present: np.ndarray[Any, np.dtype[np.bool_]]
+
+
+def target_of(frame: pd.DataFrame, name: str, task: Task | None = None) -> Target:
+    """Return the target column, as numbers for a regression or counts and as labels for a classification.
+
+    Raises
+    ------
+    TableError : if there is no such column, nothing to learn in it, or it does not suit the task
+    """
+    if name not in frame.columns:
+        raise TableError(f"there is no column {name!r}; the columns are {', '.join(map(repr, frame.columns))}")
+    column = frame[name]
+    present = column.notna().to_numpy(dtype=bool)
+    if not present.any():
+        raise TableError(f"the target {name!r} is empty")
+    values = column[present]
+    numbers = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64)
+    if values.dtype == bool:
+        numbers = np.full(len(values), np.nan)
+    chosen, reason = _detected(numbers) if task is None else (task, "as asked for")
+    if chosen is Task.CLASSIFICATION:
+        labels = values.astype(str).to_numpy()
+        if len(np.unique(labels)) < 2:
+            raise TableError(f"the target {name!r} has one class only, {labels[0]!r}: there is nothing to learn")
+        return Target(name, chosen, reason, labels, present)
+    _require_numbers(name, values, numbers)
+    if chosen is Task.COUNTS and ((numbers < 0) | (numbers != np.floor(numbers))).any():
+        raise TableError(f"the target {name!r} does not hold counts: use --task regression")
+    return Target(name, chosen, reason, numbers, present)
+
+
+def _require_numbers(name: str, values: pd.Series, numbers: np.ndarray[Any, Any]) -> None:
+    wrong = np.flatnonzero(~np.isfinite(numbers))
+    if len(wrong):
+        example, row = values.iloc[wrong[0]], int(values.index[wrong[0]]) + 1
+        raise TableError(
+            f"the target {name!r} holds {example!r} in row {row}, which is not a finite number; mend it, leave it "
+            "empty, or use --task classification"
+        )
+
+
+def _detected(numbers: np.ndarray[Any, Any]) -> tuple[Task, str]:
+    """Return the task and the reason why."""
+    if np.isnan(numbers).mean() > 0.5:
+        return Task.CLASSIFICATION, "its values are words"
+    known = numbers[np.isfinite(numbers)]
+    distinct, frequency = np.unique(known, return_counts=True)
+    if len(distinct) == 2:
+        return Task.CLASSIFICATION, "it has two values"
+    whole = bool((known == np.floor(known)).all()) and len(distinct) > 1
+    if whole and distinct[0] == 0:
+        codes = len(distinct) <= FEW_CODES and distinct[-1] == len(distinct) - 1
+        if codes and frequency[-1] >= RARE * frequency.max():
+            return Task.CLASSIFICATION, f"its values are 0 to {len(distinct) - 1}, each of them common"
+        if np.median(known) <= TYPICAL_COUNT:
+            return Task.COUNTS, "its values are whole numbers from 0 on"
+    return Task.REGRESSION, "its values are numbers"
