@@ -145,7 +145,9 @@ def fit(
         from kernelcg.tables.reading import TableError
 
         if resume and (checkpoint is None or not checkpoint.exists()):
-            raise TableError(f"there is no checkpoint {checkpoint} to go on from" if checkpoint else "--resume needs --checkpoint")
+            raise TableError(
+                f"there is no checkpoint {checkpoint} to go on from" if checkpoint else "--resume needs --checkpoint"
+            )
         _require_new(out, force)
         page = out.with_suffix(".html") if out is not None and report else None
         _require_new(page, force)
@@ -177,11 +179,9 @@ def _prepared(
     """Return the table ready for a fit, and the console for progress."""
     from kernelcg.planning.plan import in_bytes
     from kernelcg.tables.fitting import prepare
-    from kernelcg.tables.reading import TableError, memory_to_read, read_table
-    from kernelcg.tables.task import Task
+    from kernelcg.tables.reading import memory_to_read, read_table
+    from kernelcg.tables.task import task_named
 
-    if task is not None and task not in tuple(Task):
-        raise TableError(f"--task must be one of {', '.join(Task)}, not {task!r}")
     console = Console(stderr=True)
     needed = memory_to_read(data)
     if needed is not None and needed > LARGE_FILE and not quiet:
@@ -193,7 +193,7 @@ def _prepared(
     prepared = prepare(
         table,
         target,
-        task=None if task is None else Task(task),
+        task=task_named(task),
         options=options,
         categorical=tuple(categorical or ()),
         left_out=tuple(leave_out or ()),
@@ -262,7 +262,14 @@ def predict(
             raise TableError(f"--interval must lie between 0 and 100 per cent, not {interval:g}")
         _require_new(out, force)
         code = run_predict(
-            model, data, out=out, interval=interval / 100, keep=keep, delimiter=delimiter, encoding=encoding, quiet=quiet
+            model,
+            data,
+            out=out,
+            interval=interval / 100,
+            keep=keep,
+            delimiter=delimiter,
+            encoding=encoding,
+            quiet=quiet,
         )
     raise typer.Exit(code)
 
@@ -282,7 +289,8 @@ def compare(
     target: Target,
     budget: Annotated[float, typer.Option(help="Seconds of training for each method.")] = 30.0,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Where to draw the picture (.png, .svg).")] = None,
-    memory: Memory = None,
+    task: TaskName = None,
+    seed: Seed = 0,
     delimiter: Delimiter = None,
     encoding: Encoding = None,
     force: Force = False,
@@ -292,10 +300,13 @@ def compare(
         from kernelcg import compare as compare_methods
         from kernelcg.tables.fitting import prepare
         from kernelcg.tables.reading import read_table
+        from kernelcg.tables.task import Task, task_named
 
         _require_new(out, force)
-        prepared = prepare(read_table(data, delimiter=delimiter, encoding=encoding), target)
-        found = compare_methods(prepared.X, prepared.y, budget=budget, **({} if memory is None else {"memory": memory}))
+        table = read_table(data, delimiter=delimiter, encoding=encoding)
+        prepared = prepare(table, target, task=task_named(task))
+        kind = "classification" if prepared.target.task is Task.CLASSIFICATION else "regression"
+        found = compare_methods(prepared.X, prepared.y, task=kind, budget=budget, seed=seed)
         print(found)
         if out is not None:
             found.plot(out)
@@ -335,7 +346,9 @@ def bench(rows: Annotated[int, typer.Option(help="Rows of the test product.")] =
 
 @app.command()
 def demo(
-    folder: Annotated[Path, typer.Option("--out", "-o", help="Where the demonstration writes its files.")] = Path("demo"),
+    folder: Annotated[Path, typer.Option("--out", "-o", help="Where the demonstration writes its files.")] = Path(
+        "demo"
+    ),
     quiet: Quiet = False,
 ) -> None:
     """Fit a table of houses that comes with kernelcg, predict, and write a report: about a minute."""

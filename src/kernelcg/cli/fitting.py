@@ -34,7 +34,11 @@ def run_fit(
     as_json: bool,
 ) -> int:
     """Fit a model, say what came out, write it, and return the code to end with."""
-    say = (lambda text: None) if as_json else (lambda text: print(text, flush=True))
+
+    def say(text: str) -> None:
+        if not as_json:
+            print(text, flush=True)
+
     say("\n".join(words.of_table(prepared)))
     planned = prepared.estimator.plan(prepared.X, prepared.y)
     say(words.line("plan", words.of_plan(planned)))
@@ -124,7 +128,11 @@ def run_info(path: Path, *, as_json: bool) -> None:
     model = load_table_model(path)
     if as_json:
         known = {name: value for name, value in model.facts.items() if name != "held_out"}
-        print(json.dumps({**known, "target": model.target, "task": str(model.task), "kernel": str(model.estimator.kernel_)}))
+        print(
+            json.dumps(
+                {**known, "target": model.target, "task": str(model.task), "kernel": str(model.estimator.kernel_)}
+            )
+        )
         return
     lines = [
         words.line("model", f"{path}, {path.stat().st_size / 1e6:.1f} MB, fitted to {model.facts.get('source', '?')}"),
@@ -146,10 +154,19 @@ def run_report(path: Path, page: Path) -> None:
 
 
 def run_solve(
-    X: Path, b: Path, out: Path, kernel: str, lengthscale: float, variance: float, noise: float, rtol: float, recipe: str
+    X: Path,
+    b: Path,
+    out: Path,
+    kernel: str,
+    lengthscale: float,
+    variance: float,
+    noise: float,
+    rtol: float,
+    recipe: str,
 ) -> int:
     """Solve a kernel system from files, say how it went, and return the code to end with."""
     from kernelcg import kernels, planning
+    from kernelcg.arguments import positive
     from kernelcg.backends import bind
     from kernelcg.operators import KernelPlusDiagonal
     from kernelcg.solvers import Status, Stopping
@@ -158,12 +175,11 @@ def run_solve(
     if kernel not in known:
         raise TableError(f"--kernel must be one of {', '.join(known)}, not {kernel!r}")
     nu = known[kernel]
-    chosen = kernels.RBF(lengthscale, variance) if nu is None else kernels.Matern(lengthscale, variance, nu=nu)
+    sizes = positive(lengthscale, "--lengthscale"), positive(variance, "--variance")
+    chosen = kernels.RBF(*sizes) if nu is None else kernels.Matern(*sizes, nu=nu)
     points, right = _array(X), _array(b)
-    A = KernelPlusDiagonal(bind(chosen, points), noise)
-    report = planning.solve(
-        A, right.reshape(len(right), -1), preconditioner=recipe, stopping=Stopping(rtol=rtol)
-    )
+    A = KernelPlusDiagonal(bind(chosen, points), positive(noise, "--noise"))
+    report = planning.solve(A, right.reshape(len(right), -1), preconditioner=recipe, stopping=Stopping(rtol=rtol))
     with out.open("wb") as stream:
         np.save(stream, report.solution.cpu().numpy().reshape(right.shape))
     print(report)

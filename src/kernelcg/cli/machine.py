@@ -1,6 +1,8 @@
 """Commands about this machine: what it can do, and a demonstration."""
 
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -27,27 +29,35 @@ def run_bench(rows: int) -> None:
     backend = backends.default()
     print(line("backend", f"{backend.name()}; {', '.join(backends.available())}"))
     print(line("memory", in_bytes(backend.budget())))
-    X = normal(rows, FEATURES, seeded(0))
-    for name, kernel in (("RBF", RBF(2.0)), ("Matérn-3/2", Matern(2.0, nu=1.5))):
-        K, V = backends.bind(kernel, X), normal(rows, 8, seeded(1))
+    like, scale = torch.zeros(0, dtype=torch.float64), torch.full((FEATURES,), 2.0, dtype=torch.float64)
+    X, V = normal(rows, FEATURES, seeded(0), like), normal(rows, 8, seeded(1), like)
+    for name, kernel in (("RBF", RBF(scale)), ("Matérn-3/2", Matern(scale, nu=1.5))):
+        K = backends.bind(kernel, X)
         for precision in (torch.float32, torch.float64):
-            seconds = _seconds(lambda K=K, V=V, precision=precision: K.product(V, precision=precision))
+            seconds = _seconds(partial(K.product, V, precision=precision))
             rate = rows**2 / seconds / 1e9
             kind = str(precision).removeprefix("torch.")
-            print(line("product", f"{name}, {kind}, {rows:,} rows, 8 columns: {1e3 * seconds:.0f} ms, {rate:.2g}e9 pairs/s"))
-    table = RichTable("rows", "method", "a fit takes about", "memory", title=f"default GPRegressor, {FEATURES} features")
+            print(
+                line(
+                    "product", f"{name}, {kind}, {rows:,} rows, 8 columns: {1e3 * seconds:.0f} ms, {rate:.2g}e9 pairs/s"
+                )
+            )
+    table = RichTable(
+        "rows", "method", "a fit takes about", "memory", title=f"default GPRegressor, {FEATURES} features"
+    )
     for n in SIZES:
         work = Workload(n, FEATURES, 2, parameters=FEATURES + 2)
-        pricing = pricing_of(Matern([1.0] * FEATURES), X, backend)
+        pricing = pricing_of(Matern(scale), X, backend)
         plan = planned(work, Options(), Resources.of(backend, X.device, pricing))
         table.add_row(f"{n:,}", str(plan.method), in_time(plan.seconds), in_bytes(plan.bytes))
     Console().print(table)
 
 
-def _seconds(work: object) -> float:
-    work()  # type: ignore[operator]
+def _seconds(work: Callable[[], object]) -> float:
+    """Return how long some work takes the second time."""
+    work()
     began = time.perf_counter()
-    work()  # type: ignore[operator]
+    work()
     return time.perf_counter() - began
 
 

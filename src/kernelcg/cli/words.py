@@ -53,7 +53,9 @@ def _policy(column: Column) -> str:
 def of_plan(plan: Plan) -> str:
     """Say how the fit will be done and what it takes."""
     how = "by Cholesky" if plan.method == "direct" else "by PCG"
-    where = f"{plan.backend} on {plan.threads or 1} threads" if plan.device == "cpu" else f"{plan.backend}, {plan.device}"
+    where = (
+        f"{plan.backend} on {plan.threads or 1} threads" if plan.device == "cpu" else f"{plan.backend}, {plan.device}"
+    )
     memory = f"{in_bytes(plan.bytes)} of {in_bytes(plan.budget)}"
     return f"exact {how}, {where}; {memory}; about {in_time(plan.seconds)}"
 
@@ -77,7 +79,11 @@ def of_noise(model: TableModel) -> str:
 def of_relevance(relevance: Mapping[str, float]) -> str:
     """Say which columns matter, the most important first."""
     ordered = sorted(relevance.items(), key=lambda item: -item[1])
-    seen = [f"{name} {value:.2f}" if value >= 0.01 else f"{name} {value:.3f}" for name, value in ordered if value >= INVISIBLE]
+    seen = [
+        f"{name} {value:.2f}" if value >= 0.01 else f"{name} {value:.3f}"
+        for name, value in ordered
+        if value >= INVISIBLE
+    ]
     rest = [name for name, value in ordered if value < INVISIBLE]
     return " | ".join([*seen, *([f"no visible effect: {', '.join(rest)}"] if rest else [])])
 

@@ -24,7 +24,7 @@ def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.iloc[::step]
 
 
-def learning_curve(seconds: ArrayLike, values: ArrayLike, rows: ArrayLike) -> alt.Chart:
+def learning_curve(seconds: ArrayLike, values: ArrayLike, rows: ArrayLike) -> Any:
     """Draw the criterion over the steps of learning, in nats a row so that parts of the data compare."""
     frame = pd.DataFrame({"seconds": seconds, "value": values, "rows": rows}).dropna()
     frame["value"] = frame["value"] / frame["rows"]
@@ -42,7 +42,7 @@ def learning_curve(seconds: ArrayLike, values: ArrayLike, rows: ArrayLike) -> al
     )
 
 
-def predicted_against_observed(observed: ArrayLike, mean: ArrayLike, std: ArrayLike, name: str) -> alt.LayerChart:
+def predicted_against_observed(observed: ArrayLike, mean: ArrayLike, std: ArrayLike, name: str) -> Any:
     """Draw predictions of rows held out with their 95 % intervals against what was observed."""
     y, m, s = (np.asarray(part, dtype=float) for part in (observed, mean, std))
     frame = _thinned(pd.DataFrame({"observed": y, "mean": m, "lower": m - 1.96 * s, "upper": m + 1.96 * s}))
@@ -61,7 +61,7 @@ def predicted_against_observed(observed: ArrayLike, mean: ArrayLike, std: ArrayL
     return alt.layer(bars, dots, diagonal).properties(description=words)
 
 
-def residuals(mean: ArrayLike, observed: ArrayLike, std: ArrayLike) -> alt.LayerChart:
+def residuals(mean: ArrayLike, observed: ArrayLike, std: ArrayLike) -> Any:
     """Draw standardised residuals of rows held out against predictions."""
     m, y, s = (np.asarray(part, dtype=float) for part in (mean, observed, std))
     frame = _thinned(pd.DataFrame({"mean": m, "residual": (y - m) / s}))
@@ -77,7 +77,7 @@ def residuals(mean: ArrayLike, observed: ArrayLike, std: ArrayLike) -> alt.Layer
     )
 
 
-def calibration(levels: ArrayLike, covered: ArrayLike) -> alt.LayerChart:
+def calibration(levels: ArrayLike, covered: ArrayLike) -> Any:
     """Draw the share of rows held out within an interval against the share that it promises."""
     frame = pd.DataFrame({"promised": levels, "covered": covered})
     scale = alt.Scale(domain=[0, 1])
@@ -93,7 +93,7 @@ def calibration(levels: ArrayLike, covered: ArrayLike) -> alt.LayerChart:
     )
 
 
-def probability_integral(values: ArrayLike) -> alt.Chart:
+def probability_integral(values: ArrayLike) -> Any:
     """Draw where observations fall in their predictive distributions: flat if the distributions are right."""
     counts, edges = np.histogram(np.asarray(values, dtype=float), bins=10, range=(0, 1))
     frame = pd.DataFrame({"from": edges[:-1], "to": edges[1:], "rows": counts})
@@ -105,7 +105,7 @@ def probability_integral(values: ArrayLike) -> alt.Chart:
     )
 
 
-def relevance(shares: Mapping[str, float]) -> alt.Chart:
+def relevance(shares: Mapping[str, float]) -> Any:
     """Draw how much of the variation of the predictions is lost when a column is averaged out."""
     frame = pd.DataFrame({"column": list(shares), "share": list(shares.values())})
     return (
@@ -120,21 +120,21 @@ def relevance(shares: Mapping[str, float]) -> alt.Chart:
     )
 
 
-def dependence(
-    at: ArrayLike, mean: ArrayLike, lower: ArrayLike, upper: ArrayLike, name: str, target: str
-) -> alt.LayerChart:
+def dependence(at: ArrayLike, mean: ArrayLike, lower: ArrayLike, upper: ArrayLike, name: str, target: str) -> Any:
     """Draw the prediction along one column, the others at their medians, with 95 % of the function and of new rows."""
     frame = pd.DataFrame({"at": at, "mean": mean, "lower": lower, "upper": upper})
     x = alt.X("at", title=name, scale=alt.Scale(zero=False))
     band = alt.Chart(frame).mark_area(opacity=0.25, color=ACCENT).encode(x, alt.Y("lower"), alt.Y2("upper"))
     line = alt.Chart(frame).mark_line(color=ACCENT)
-    line = line.encode(x, alt.Y("mean", title=target, scale=alt.Scale(zero=False)), tooltip=["at", "mean", "lower", "upper"])
+    line = line.encode(
+        x, alt.Y("mean", title=target, scale=alt.Scale(zero=False)), tooltip=["at", "mean", "lower", "upper"]
+    )
     return alt.layer(band, line).properties(
         description=f"Prediction of {target} along {name}, the other columns at typical values, with its 95 % band."
     )
 
 
-def map_of(x: ArrayLike, y: ArrayLike, value: ArrayLike, names: Sequence[str]) -> alt.Chart:
+def map_of(x: ArrayLike, y: ArrayLike, value: ArrayLike, names: Sequence[str]) -> Any:
     """Draw predictions over two columns as a map; ``names`` are those of x, y and the target."""
     xs, ys = np.unique(np.asarray(x, dtype=float)), np.unique(np.asarray(y, dtype=float))
     wide, high = (float(np.diff(values).mean()) if len(values) > 1 else 1.0 for values in (xs, ys))
@@ -142,7 +142,7 @@ def map_of(x: ArrayLike, y: ArrayLike, value: ArrayLike, names: Sequence[str]) -
     frame = frame.assign(x2=frame.x + wide, y2=frame.y + high)
     return (
         alt.Chart(frame)
-        .mark_rect()
+        .mark_rect(strokeWidth=0.5)
         .encode(
             alt.X("x", title=names[0], scale=alt.Scale(zero=False, nice=False)),
             alt.X2("x2"),
@@ -155,13 +155,11 @@ def map_of(x: ArrayLike, y: ArrayLike, value: ArrayLike, names: Sequence[str]) -
     )
 
 
-def confusion(observed: Sequence[Any], predicted: Sequence[Any]) -> alt.LayerChart:
+def confusion(observed: Sequence[Any], predicted: Sequence[Any]) -> Any:
     """Draw how often each class was taken for each other."""
     counts = pd.crosstab(pd.Series(observed, name="observed"), pd.Series(predicted, name="predicted"))
     frame = counts.stack().rename("rows").reset_index().astype({"observed": str, "predicted": str})
-    base = alt.Chart(frame).encode(
-        alt.X("predicted:N", title="predicted"), alt.Y("observed:N", title="observed")
-    )
+    base = alt.Chart(frame).encode(alt.X("predicted:N", title="predicted"), alt.Y("observed:N", title="observed"))
     cells = base.mark_rect().encode(alt.Color("rows", title="rows", scale=alt.Scale(scheme="blues")))
     half = int(frame["rows"].max()) / 2
     words = base.mark_text().encode(

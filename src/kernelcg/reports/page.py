@@ -38,7 +38,7 @@ def page_of(model: TableModel) -> str:
         columns=[(column.name, str(column.kind), _details(column)) for column in model.encoding.columns],
         pictures=shown,
         specs=json.dumps(specs).replace("<", "\\u003c"),
-        drawing_code=vl_convert.javascript_bundle(),
+        drawing_code=vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"),
         version=kernelcg.__version__,
     )
 

@@ -67,9 +67,7 @@ def _of_held_out(model: TableModel) -> Iterator[Picture]:
         "Rows that were not learned from; bars are 95 % intervals of a new observation.",
         plots.predicted_against_observed(y, mean, std, model.target),
     )
-    yield Picture(
-        "Residuals", "A cloud without a pattern is what one hopes for.", plots.residuals(mean, y, std)
-    )
+    yield Picture("Residuals", "A cloud without a pattern is what one hopes for.", plots.residuals(mean, y, std))
     if model.task is Task.REGRESSION:
         places = norm.cdf((y - mean) / std)
         covered = [float((np.abs(places - 0.5) <= level / 2).mean()) for level in LEVELS]
@@ -105,7 +103,7 @@ def _along_columns(model: TableModel, shares: dict[str, float]) -> Iterator[Pict
     typical = np.median(X, axis=0)
     for name in chosen:
         feature = groups[name][0]
-        grid = np.linspace(*np.quantile(X[:, feature], [0.01, 0.99]), GRID)
+        grid = _range(X[:, feature], GRID)
         points = np.tile(typical, (GRID, 1))
         points[:, feature] = grid
         mean, lower, upper, label = _band(model, points)
@@ -119,7 +117,7 @@ def _along_columns(model: TableModel, shares: dict[str, float]) -> Iterator[Pict
 
 
 def _map(model: TableModel, X: Floats, typical: Floats, names: list[str], features: list[int]) -> Picture:
-    ends = [np.linspace(*np.quantile(X[:, one], [0.01, 0.99]), CELLS) for one in features]
+    ends = [_range(X[:, one], CELLS) for one in features]
     x, y = (grid.ravel() for grid in np.meshgrid(*ends))
     points = np.tile(typical, (len(x), 1))
     points[:, features[0]], points[:, features[1]] = x, y
@@ -129,6 +127,12 @@ def _map(model: TableModel, X: Floats, typical: Floats, names: list[str], featur
         "Predictions over the two columns that matter most; the others are at their medians.",
         plots.map_of(x, y, values, [*names, label]),
     )
+
+
+def _range(values: Floats, count: int) -> Floats:
+    """Return evenly spaced points over the range of a feature without its outermost per cents."""
+    low, high = np.quantile(values, [0.01, 0.99])
+    return np.linspace(float(low), float(high), count)
 
 
 def _inputs(model: TableModel) -> Floats:

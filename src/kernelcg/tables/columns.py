@@ -228,7 +228,9 @@ def _numbers(values: pd.Series, name: str) -> Floats:
 
 
 def _words(values: pd.Series) -> NDArray[Any]:
-    return np.array([MISSING_LEVEL if missing else str(one) for one, missing in zip(values, values.isna(), strict=True)])
+    return np.array(
+        [MISSING_LEVEL if missing else str(one) for one, missing in zip(values, values.isna(), strict=True)]
+    )
 
 
 def _are_dates(known: pd.Series) -> bool:

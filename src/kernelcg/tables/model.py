@@ -43,9 +43,7 @@ class TableModel:
     task: Task
     facts: Mapping[str, Any] = field(default_factory=dict)
 
-    def predict(
-        self, frame: pd.DataFrame, *, interval: float = 0.95, callback: Listener | None = None
-    ) -> pd.DataFrame:
+    def predict(self, frame: pd.DataFrame, *, interval: float = 0.95, callback: Listener | None = None) -> pd.DataFrame:
         """Return predictions, a row for each row of the table, in the units of the target.
 
         Numbers and counts come with the standard deviation of a new observation and an interval that should cover it
@@ -81,7 +79,7 @@ class TableModel:
             rate = np.exp(np.minimum(generator.normal(centre, width, DRAWS), np.log(1e12)))
             if dispersion:
                 rate = rate * generator.gamma(1 / dispersion, dispersion, DRAWS)
-            found[:, i] = np.quantile(generator.poisson(rate), ends)
+            found[:, i] = np.quantile(generator.poisson(rate), ends, method="inverted_cdf")
         return found[0], found[1]
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,14 +106,12 @@ def _from_text(content: bytes, name: str, delimiter: str | None, encoding: str |
     if "\x00" in text[:SAMPLE]:
         raise TableError(f"{name} is not text: give it the ending of its format (.parquet, .feather, .npy, .npz)")
     sep = delimiter or _delimiter(text[:SAMPLE])
-    _refuse_repeated_names(text, sep, name)
+    _check_header(text, sep, name)
     decimal = "," if sep != "," and _has_decimal_comma(text[:SAMPLE], sep) else "."
     try:
         frame = pd.read_csv(io.StringIO(text), sep=sep, decimal=decimal, skipinitialspace=True, low_memory=False)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, OverflowError) as error:
         raise TableError(f"{name} cannot be read as a table with the delimiter {sep!r}: {_reason(error)}") from None
-    if isinstance(frame.index, pd.MultiIndex) or not isinstance(frame.index, pd.RangeIndex):
-        raise TableError(f"{name}: its rows have more cells than its header; is {sep!r} the delimiter?")
     notes = [] if used == ENCODINGS[0] or encoding else [f"not UTF-8, read as {used}"]
     notes += [f"delimiter {sep!r}"] if sep != "," and not delimiter else []
     notes += ["decimal comma"] if decimal == "," else []
@@ -150,9 +149,17 @@ def _has_decimal_comma(sample: str, sep: str) -> bool:
     return any(DECIMAL_COMMA.match(cell) for row in rows for cell in row)
 
 
-def _refuse_repeated_names(text: str, sep: str, name: str) -> None:
-    header = next(csv.reader(io.StringIO(text), delimiter=sep), [])
-    repeated = [one for one, count in Counter(cell.strip() for cell in header).items() if count > 1]
+def _check_header(text: str, sep: str, name: str) -> None:
+    """Raise if columns have the same name, or if the first row has more cells than there are names."""
+    rows = csv.reader(io.StringIO(text), delimiter=sep)
+    header, first = next(rows, []), next(rows, [])
+    _refuse_repeated_names([cell.strip() for cell in header], name)
+    if len(first) > len(header):
+        raise TableError(f"{name}: its rows have more cells than its header; is {sep!r} the delimiter?")
+
+
+def _refuse_repeated_names(names: Sequence[str], name: str) -> None:
+    repeated = [one for one, count in Counter(names).items() if count > 1]
     if repeated:
         raise TableError(f"{name} has several columns named {', '.join(map(repr, repeated))}; give each its own name")
 
@@ -189,7 +196,5 @@ def _checked(frame: pd.DataFrame, name: str, notes: tuple[str, ...] = ()) -> Tab
         raise TableError(f"{name} has no columns")
     if not len(frame):
         raise TableError(f"{name} has a header but no rows")
-    repeated = [one for one, count in Counter(frame.columns).items() if count > 1]
-    if repeated:
-        raise TableError(f"{name} has several columns named {', '.join(map(repr, repeated))}; give each its own name")
+    _refuse_repeated_names(list(frame.columns), name)
     return Table(frame.reset_index(drop=True), name, notes)

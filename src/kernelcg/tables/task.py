@@ -27,6 +27,13 @@ class Task(StrEnum):
     COUNTS = "counts"
 
 
+def task_named(name: str | None) -> Task | None:
+    """Return the task of this name; None for None."""
+    if name is not None and name not in tuple(Task):
+        raise TableError(f"the task must be one of {', '.join(Task)}, not {name!r}")
+    return None if name is None else Task(name)
+
+
 @dataclass(frozen=True, eq=False)
 class Target:
     """The target of a table: its task with the reason, its values, and the rows in which it is present."""
@@ -81,7 +88,7 @@ def _detected(numbers: np.ndarray[Any, Any]) -> tuple[Task, str]:
     """Return the task and the reason why."""
     if np.isnan(numbers).mean() > 0.5:
         return Task.CLASSIFICATION, "its values are words"
-    known = numbers[np.isfinite(numbers)]
+    known = numbers[~np.isnan(numbers)]
     distinct, frequency = np.unique(known, return_counts=True)
     if len(distinct) == 2:
         return Task.CLASSIFICATION, "it has two values"
