@@ -5,7 +5,7 @@ INSTALLED := .venv/.installed
 BENCH_INSTALLED := .venv/.bench-installed
 export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: demo test fuzz-files lint check bench figure1 figures23 figures-quick format clean
+.PHONY: demo test fuzz fuzz-files lint check bench figure1 figures23 figures-quick format clean
 
 demo: $(INSTALLED)  ## restore a photograph from a seventh of its pixels, compare solvers, write demo.png
 	$(BIN)/python examples/demo.py
@@ -19,7 +19,7 @@ fuzz-files: $(INSTALLED)  ## change 5,000 model files, checksums recomputed: eac
 lint: $(INSTALLED)  ## format, lint, spelling, strict types, import contract
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/codespell src tests benchmarks examples experiments native README.md CHANGELOG.md
+	$(BIN)/codespell src tests benchmarks examples experiments fuzz native README.md CHANGELOG.md
 	$(BIN)/mypy
 	PYTHONPATH=src $(BIN)/lint-imports
 
@@ -43,6 +43,9 @@ figures23: $(INSTALLED)  ## run what is missing of the paper's figures 2 and 3 (
 figures-quick: $(INSTALLED)  ## the same on data that come with scikit-learn, in two minutes
 	$(BIN)/python experiments/figures23.py --quick
 	$(BIN)/python experiments/draw_figures23.py --quick
+
+fuzz: $(INSTALLED)  ## generated problems against truths in higher precision, fresh seeds; FUZZ="--seed 7 --count 50"
+	$(BIN)/python -m fuzz $(FUZZ)
 
 format: $(INSTALLED)
 	$(BIN)/ruff format .

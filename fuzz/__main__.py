@@ -1,0 +1,5 @@
+"""`python -m fuzz`."""
+
+from fuzz.runner import main
+
+raise SystemExit(main())
