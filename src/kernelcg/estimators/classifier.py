@@ -18,7 +18,7 @@ from kernelcg.estimators.session import Resumable, Session, predicting, tell_of_
 from kernelcg.estimators.settings import first_kernel
 from kernelcg.events import Listener
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
-from kernelcg.kernels import Kernel
+from kernelcg.kernels import Kernel, Linear
 from kernelcg.likelihoods import BernoulliLogit, BernoulliProbit, Likelihood, Softmax
 from kernelcg.planning import Plan
 from kernelcg.randomness import child, seeded
@@ -45,10 +45,11 @@ CLEAR = 0.5
 """Lead of the largest latent mean beyond which it decides without covariances, whose differences matter less."""
 
 
-def first_latent_kernel(X: Tensor, classes: int) -> Kernel:
-    """Return the default kernel from which learning starts."""
+def first_latent_kernel(X: Tensor, classes: int, name: str = "matern32") -> Kernel:
+    """Return the default kernel from which learning starts, or another that is named."""
     most = MOST_VARIANCE if classes == 2 else MOST_VARIANCE_OF_CLASSES
-    return first_kernel(X, START_VARIANCE).bounded(variance=(LEAST_VARIANCE, most))
+    kernel = first_kernel(X, START_VARIANCE, name)
+    return kernel if isinstance(kernel, Linear) else kernel.bounded(variance=(LEAST_VARIANCE, most))
 
 
 class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # sklearn is untyped
@@ -60,10 +61,10 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
 
     Parameters
     ----------
-    kernel : kernelcg or scikit-learn kernel; None means Matérn-3/2 with one lengthscale per feature and a variance,
-        learned up to 30, of more than two classes up to 10: beyond, Laplace's approximation is too wide and its
-        probabilities too cautious where classes are nearly separable. Hyperparameters are restricted on the kernel
-        itself: ``RBF(1.0).bounded(lengthscale=(0.1, 10))``, ``.fixed("variance")``,
+    kernel : kernelcg or scikit-learn kernel, or a name as in `GPRegressor`; None means Matérn-3/2 with one lengthscale
+        per feature. The variance of the default and of named ones is learned up to 30, of more than two classes up to
+        10: beyond, Laplace's approximation is too wide and its probabilities too cautious where classes are nearly
+        separable. Hyperparameters are restricted on the kernel itself: ``RBF(1.0).bounded(lengthscale=(0.1, 10))``, ``.fixed("variance")``,
         ``.with_prior(lengthscale=(1.0, 0.5))``. There is no noise: a WhiteKernel is refused
     likelihood : "probit", "logit", "softmax", or "auto": the probit for two classes, the softmax for more. With the
         probit or the logit more than two classes are told apart one against the rest, by independent models whose
@@ -204,7 +205,7 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         C = len(self.classes_)
         chosen = ("probit" if C == 2 else "softmax") if self.likelihood == "auto" else self.likelihood
         problem = self._observations(X, codes, plan, classes=C if chosen == "softmax" else 1)
-        kernel = self._first_kernel(first_latent_kernel(problem.X, C))
+        kernel = self._first_kernel(problem.X, lambda name: first_latent_kernel(problem.X, C, name))
         gp = LatentProcess(kernel, LINKS[chosen]())
         problem, made = self._planned_laplace(problem, gp, plan, earlier)
         return problem, gp, made

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from sklearn.utils import check_random_state
 from torch import Tensor
 
 from kernelcg.estimators.data import LARGEST
-from kernelcg.estimators.settings import generator_from
 from kernelcg.inference.gaussian.drift import MeanKind
 from kernelcg.kernels import Kernel
 from kernelcg.planning import Plan
@@ -118,4 +118,4 @@ def require_tolerance(value: Any, name: str) -> float:
 
 def require_seed(estimator: Any) -> None:
     """Raise unless the parameter ``random_state`` is one."""
-    generator_from(estimator.random_state)
+    check_random_state(estimator.random_state)

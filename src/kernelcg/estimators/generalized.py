@@ -166,7 +166,7 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
         likelihood.check(problem.y, problem.exposure)
         if self.mean != MeanKind.ZERO:
             _require_level(likelihood, problem.y, problem.exposure)
-        kernel = self._first_kernel(first_kernel(problem.X, variance))
+        kernel = self._first_kernel(problem.X, lambda name: first_kernel(problem.X, variance, name))
         gp = LatentProcess(kernel, likelihood)
         problem, made = self._planned_laplace(problem, gp, plan, earlier)
         return problem, gp, made

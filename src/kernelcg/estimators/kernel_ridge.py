@@ -12,6 +12,7 @@ from kernelcg.errors import StateMismatch
 from kernelcg.estimators.data import as_tensor
 from kernelcg.estimators.gaussian_estimator import GaussianEstimator
 from kernelcg.estimators.inputs import checked_data
+from kernelcg.estimators.kernel_check import require_covariance
 from kernelcg.estimators.learning_warnings import unlearned
 from kernelcg.estimators.session import Resumable, Session, predicting, tell_of_all
 from kernelcg.estimators.settings import (
@@ -150,6 +151,7 @@ class KernelRidge(GaussianEstimator):
             X, Y, noise, extra = self._weighted(X, Y, weights, noise)
         self._y_shape = y.shape[1:]
         problem = self._regression(X, Y, extra, MeanKind.ZERO, plan)
+        require_covariance(kernel, problem.X, learned=self.selection is not None)
         gp = GaussianProcess(kernel, noise)
         count = learned_count(gp, self.selection is not None)
         work = problem.workload(parameters=count, exact_only=self.selection == CriterionName.LOO)

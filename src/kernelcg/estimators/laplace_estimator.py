@@ -1,6 +1,7 @@
 """What the estimators with other likelihoods than Gaussian noise share: plan, learning, conditioning, warnings."""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from kernelcg.errors import ConvergenceWarning
 from kernelcg.estimators.base import ProcessEstimator
 from kernelcg.estimators.data import as_tensor, require_magnitude
+from kernelcg.estimators.kernel_check import require_covariance
 from kernelcg.estimators.learning_warnings import early_end, runaways
 from kernelcg.estimators.session import Session
 from kernelcg.estimators.settings import (
@@ -113,11 +115,13 @@ class LaplaceEstimator(ProcessEstimator):
         )  # refuses memory before a kernel is touched
         return problem
 
-    def _first_kernel(self, default: Kernel) -> Kernel:
-        """Return the kernel from which learning starts."""
-        own, white = converted(default if self.kernel is None else self.kernel)
+    def _first_kernel(self, X: Tensor, named: Callable[[str], Kernel]) -> Kernel:
+        """Return the kernel from which learning starts; ``named`` makes one of a name, as does None of its own."""
+        name = "matern32" if self.kernel is None else self.kernel
+        own, white = converted(named(name) if isinstance(name, str) else name)
         if white is not None:
             raise ValueError("the kernel has a WhiteKernel, but this likelihood has no Gaussian noise; leave it out")
+        require_covariance(own, X, learned=self.optimizer is not None)
         return own
 
     def _check_options(self) -> None:

@@ -51,7 +51,9 @@ class GPRegressor(RegressionAnswers):
 
     Parameters
     ----------
-    kernel : kernelcg or scikit-learn kernel; None means Matérn-3/2 with one lengthscale per feature and a variance.
+    kernel : kernelcg or scikit-learn kernel, or a name ("rbf", "matern12", "matern32", "matern52",
+        "rational_quadratic", "laplacian", "linear"), which means one lengthscale per feature and a variance, started in
+        the units of the data; None means "matern32". A kernel of your own is tried on a few rows before it is used.
         Hyperparameters are restricted on the kernel itself: ``RBF(1.0).bounded(lengthscale=(0.1, 10))``,
         ``.fixed("variance")``, ``.with_prior(lengthscale=(1.0, 0.5))`` (log-normal: median, spread). A scikit-learn
         WhiteKernel becomes the noise. Without bounds a hyperparameter stays within five orders of magnitude of its
@@ -199,7 +201,7 @@ class GPRegressor(RegressionAnswers):
         Y = y.reshape(len(y), -1).astype(np.float64)
         self.y_mean_, self.y_scale_ = scaling(Y, self.normalize_y, common=known is not None)
         problem = self._problem(X, Y, known, plan)
-        gp = first_process(self.kernel, self.noise, problem.X, problem.Y)
+        gp = first_process(self.kernel, self.noise, problem.X, problem.Y, learned=self.optimizer is not None)
         problem, made = self._planned(problem, gp.kernel, self._workload(problem, gp), self.probes, plan, earlier)
         return problem, gp, made
 

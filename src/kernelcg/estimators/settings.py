@@ -16,12 +16,13 @@ from kernelcg import backends
 from kernelcg.arguments import positive
 from kernelcg.backends import Backend
 from kernelcg.estimators.data import require_magnitude
+from kernelcg.estimators.kernel_check import require_covariance
 from kernelcg.estimators.sklearn_kernels import converted
 from kernelcg.inference.gaussian.drift import DRIFTS, central_spread_of, spread_of
 from kernelcg.inference.gaussian.model import GaussianProcess, Noise, Regression
 from kernelcg.inference.laplace.latent_model import Observations
 from kernelcg.inference.learning.optimizer import Optimizer
-from kernelcg.kernels import Kernel, Matern
+from kernelcg.kernels import RBF, Kernel, Laplacian, Linear, Matern, RationalQuadratic
 from kernelcg.parameters import Parametric
 from kernelcg.planning.plan import Method, Plan, Precision, method_named
 from kernelcg.planning.planner import Options, Resources, Workload, planned
@@ -186,17 +187,39 @@ def generator_from(random_state: Any) -> Generator:
     return seeded(int(source.randint(2**31 - 1)))
 
 
-def first_kernel(X: torch.Tensor, variance: float) -> Matern:
-    """Return Matérn-3/2 with one lengthscale per feature, √d times its spread without outliers."""
+KERNELS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], Kernel]] = {
+    "rbf": RBF,
+    "matern": Matern,
+    "matern12": lambda lengthscale, variance: Matern(lengthscale, variance, nu=0.5),
+    "matern32": Matern,
+    "matern52": lambda lengthscale, variance: Matern(lengthscale, variance, nu=2.5),
+    "rational_quadratic": RationalQuadratic,
+    "laplacian": Laplacian,
+    "linear": lambda lengthscale, variance: Linear(variance / lengthscale.square()),
+}
+"""Kernels by name, of a scale for each feature and the variance of a function."""
+
+
+def first_kernel(X: torch.Tensor, variance: float, name: str = "matern32") -> Kernel:
+    """Return a named kernel with one lengthscale per feature, √d times its spread without outliers."""
+    if name not in KERNELS:
+        raise ValueError(f"kernel must be a kernel object or one of {', '.join(KERNELS)}, not {name!r}")
     spread = central_spread_of(X).cpu()
     scale = torch.where(spread > 0, spread, 1.0)
-    return Matern(scale * X.shape[1] ** 0.5, positive(variance, "variance"))
+    return KERNELS[name](scale * X.shape[1] ** 0.5, positive(variance, "variance"))
 
 
-def first_process(kernel: Any, noise: Any, X: torch.Tensor, Y: torch.Tensor) -> GaussianProcess:
-    """Return the process from which learning starts: by default Matérn-3/2, one lengthscale per feature, var Y."""
+def first_process(
+    kernel: Any, noise: Any, X: torch.Tensor, Y: torch.Tensor, *, learned: bool = True
+) -> GaussianProcess:
+    """Return the process from which learning starts: by default Matérn-3/2, one lengthscale per feature, var Y.
+
+    A kernel that a user wrote is tried on a few rows, and its derivatives if it is to be ``learned``.
+    """
     power = float(spread_of(Y).square().mean()) or 1.0
-    own, white = converted(first_kernel(X, power) if kernel is None else kernel)
+    name = "matern32" if kernel is None else kernel
+    own, white = converted(first_kernel(X, power, name) if isinstance(name, str) else name)
+    require_covariance(own, X, learned=learned)
     if noise is not None and white is not None:
         raise ValueError(
             f"noise is given twice: noise={noise!r} and a WhiteKernel in the kernel; leave one of them out"
