@@ -18,6 +18,7 @@ from kernelcg.estimators.session import Resumable, Session, predicting, tell_of_
 from kernelcg.estimators.settings import first_kernel
 from kernelcg.events import Listener
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
+from kernelcg.inference.learning.given_optimizer import GivenOptimizer
 from kernelcg.kernels import Kernel, Linear
 from kernelcg.likelihoods import BernoulliLogit, BernoulliProbit, Likelihood, Softmax
 from kernelcg.planning import Plan
@@ -64,8 +65,8 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
     kernel : kernelcg or scikit-learn kernel, or a name as in `GPRegressor`; None means Matérn-3/2 with one lengthscale
         per feature. The variance of the default and of named ones is learned up to 30, of more than two classes up to
         10: beyond, Laplace's approximation is too wide and its probabilities too cautious where classes are nearly
-        separable. Hyperparameters are restricted on the kernel itself: ``RBF(1.0).bounded(lengthscale=(0.1, 10))``, ``.fixed("variance")``,
-        ``.with_prior(lengthscale=(1.0, 0.5))``. There is no noise: a WhiteKernel is refused
+        separable. Hyperparameters are restricted on the kernel itself: ``RBF(1.0).bounded(lengthscale=(0.1, 10))``,
+        ``.fixed("variance")``, ``.with_prior(lengthscale=(1.0, 0.5))``. There is no noise: a WhiteKernel is refused
     likelihood : "probit", "logit", "softmax", or "auto": the probit for two classes, the softmax for more. With the
         probit or the logit more than two classes are told apart one against the rest, by independent models whose
         probabilities are normalised; `estimators_` has them
@@ -75,7 +76,7 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
     preconditioner : "auto", the name of a recipe (see `kernelcg.preconditioners.available`), a recipe, or None for
         plain CG; the softmax has one of its own, unless None
     optimizer : "lbfgs", deterministic, on a growing part of the data; "adagrad" (the paper's) or "adam", stochastic
-        gradients; None keeps the hyperparameters
+        gradients; None keeps the hyperparameters; a function as in `GPRegressor`
     max_iter : steps on each part of the data; None means 100, for adagrad 50
     max_seconds : seconds of a fit after which learning ends at the next event with the best hyperparameters so far;
         conditioning on the data comes after it. None means no limit
@@ -115,7 +116,7 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         priors: str | None = "weak",
         method: str = "auto",
         preconditioner: Any = "auto",
-        optimizer: str | None = "lbfgs",
+        optimizer: str | GivenOptimizer | None = "lbfgs",
         max_iter: int | None = None,
         max_seconds: float | None = None,
         step_size: float | None = None,

@@ -18,6 +18,7 @@ from kernelcg.estimators.settings import START_NOISE, first_kernel
 from kernelcg.events import Listener
 from kernelcg.inference.gaussian.drift import MeanKind, spread_of
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
+from kernelcg.inference.learning.given_optimizer import GivenOptimizer
 from kernelcg.likelihoods import Binomial, Gamma, Gaussian, Likelihood, NegativeBinomial, Poisson, StudentT
 from kernelcg.planning import Plan
 
@@ -87,7 +88,7 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
         priors: str | None = "weak",
         method: str = "auto",
         preconditioner: Any = "auto",
-        optimizer: str | None = "lbfgs",
+        optimizer: str | GivenOptimizer | None = "lbfgs",
         max_iter: int | None = None,
         max_seconds: float | None = None,
         step_size: float | None = None,

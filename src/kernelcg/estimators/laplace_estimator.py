@@ -17,11 +17,11 @@ from kernelcg.estimators.kernel_check import require_covariance
 from kernelcg.estimators.learning_warnings import early_end, runaways
 from kernelcg.estimators.session import Session
 from kernelcg.estimators.settings import (
-    STEPS,
     check_options,
     chosen_device,
     chosen_precision,
     learned_count,
+    most_steps,
     planned_fit,
 )
 from kernelcg.estimators.sklearn_kernels import converted
@@ -33,6 +33,7 @@ from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.inference.laplace.objective import LaplaceObjective
 from kernelcg.inference.laplace.posterior import LaplacePosterior, LatentPrediction, condition_laplace
 from kernelcg.inference.learning.default_priors import default_priors
+from kernelcg.inference.learning.given_optimizer import GivenOptimizer
 from kernelcg.inference.learning.learn import learn
 from kernelcg.inference.learning.optimizer import STOCHASTIC, Optimizer
 from kernelcg.kernels import Kernel
@@ -64,7 +65,7 @@ class LaplaceEstimator(ProcessEstimator):
 
     kernel: Any
     priors: str | None
-    optimizer: str | None
+    optimizer: str | GivenOptimizer | None
     max_iter: int | None
     step_size: float | None
     probes: int | None
@@ -157,7 +158,7 @@ class LaplaceEstimator(ProcessEstimator):
                 LaplaceObjective(problem, numerics=numerics, plan=plan),
                 gp,
                 optimizer=None if unlearnable else self.optimizer,
-                max_steps=self.max_iter if self.max_iter is not None else STEPS.get(self.optimizer or "", 0),
+                max_steps=self.max_iter if self.max_iter is not None else most_steps(self.optimizer),
                 step_size=self.step_size,
                 restarts=self.n_restarts,
                 generator=child(seeded(plan.seed), "learning"),

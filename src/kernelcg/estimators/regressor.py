@@ -19,10 +19,10 @@ from kernelcg.estimators.learning_warnings import unlearned
 from kernelcg.estimators.regression_answers import RegressionAnswers
 from kernelcg.estimators.session import Resumable, Session
 from kernelcg.estimators.settings import (
-    STEPS,
     check_options,
     first_process,
     learned_count,
+    most_steps,
     planned_fit,
     require_range,
     seed_of,
@@ -36,6 +36,7 @@ from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.gaussian.objective import Objective
 from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.inference.learning.default_priors import default_priors
+from kernelcg.inference.learning.given_optimizer import GivenOptimizer
 from kernelcg.inference.learning.learn import Learned, learn
 from kernelcg.inference.learning.optimizer import STOCHASTIC, Optimizer
 from kernelcg.planning import Method, Plan
@@ -70,7 +71,8 @@ class GPRegressor(RegressionAnswers):
     preconditioner : "auto", the name of a recipe (see `kernelcg.preconditioners.available`), a recipe, or None for
         plain CG; where it does not suffice, one is chosen and the report says so
     optimizer : "lbfgs", deterministic, on a growing part of the data; "adagrad" (the paper's) or "adam", stochastic
-        gradients; None keeps the hyperparameters
+        gradients; None keeps the hyperparameters; a function ``optimizer(obj_func, initial_theta, bounds)`` as
+        scikit-learn takes it, on all data
     max_iter : steps on each part of the data; None means 100, for adagrad 50
     max_seconds : seconds of a fit after which learning ends at the next event with the best hyperparameters so far;
         conditioning on the data comes after it. None means no limit
@@ -110,7 +112,7 @@ class GPRegressor(RegressionAnswers):
         priors: str | None = "weak",
         method: str = "auto",
         preconditioner: Any = "auto",
-        optimizer: str | None = "lbfgs",
+        optimizer: str | GivenOptimizer | None = "lbfgs",
         max_iter: int | None = None,
         max_seconds: float | None = None,
         step_size: float | None = None,
@@ -302,7 +304,12 @@ class GPRegressor(RegressionAnswers):
         return Objective(problem, numerics=numerics, plan=plan)
 
     def _learn_and_condition(
-        self, problem: Regression, gp: GaussianProcess, optimizer: str | None, plan: Plan, session: Session
+        self,
+        problem: Regression,
+        gp: GaussianProcess,
+        optimizer: str | GivenOptimizer | None,
+        plan: Plan,
+        session: Session,
     ) -> None:
         session.tell(EventKind.PLAN, plan)
         require_range(gp.kernel, problem)
@@ -311,7 +318,7 @@ class GPRegressor(RegressionAnswers):
                 self._objective(problem, plan),
                 gp,
                 optimizer=optimizer,
-                max_steps=self.max_iter if self.max_iter is not None else STEPS.get(optimizer or "", 0),
+                max_steps=self.max_iter if self.max_iter is not None else most_steps(optimizer),
                 step_size=self.step_size,
                 restarts=self.n_restarts,
                 generator=child(seeded(plan.seed), "learning"),

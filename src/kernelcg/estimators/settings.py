@@ -37,6 +37,12 @@ STEPS: dict[str, int] = {Optimizer.LBFGS: 100, Optimizer.ADAGRAD: 50, Optimizer.
 START_NOISE = 0.1
 """Noise variance from which learning starts, relative to the variance of y or that of the kernel, if less."""
 
+
+def most_steps(optimizer: Any) -> int:
+    """Return the steps of an optimizer where ``max_iter`` is None; a function of the user decides on its own."""
+    return STEPS.get(optimizer, 0) if isinstance(optimizer, str) else 0
+
+
 PRECISIONS = {"auto": None, "float32": torch.float32, "float64": torch.float64}
 
 
@@ -62,8 +68,8 @@ def _number(value: Any) -> bool:
 OPTIONS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "method": (lambda v: isinstance(v, str) and v in tuple(Method), f"one of {', '.join(Method)}"),
     "optimizer": (
-        lambda v: v is None or (isinstance(v, str) and v in tuple(Optimizer)),
-        f"one of {', '.join(Optimizer)} or None",
+        lambda v: v is None or callable(v) or (isinstance(v, str) and v in tuple(Optimizer)),
+        f"one of {', '.join(Optimizer)}, None, or a function (obj_func, initial_theta, bounds) as in scikit-learn",
     ),
     "max_iter": (lambda v: v is None or _whole(v, 0), "a whole number of steps, not negative, or None"),
     "max_seconds": (

@@ -12,6 +12,7 @@ from kernelcg.errors import StateMismatch, StopRequested
 from kernelcg.events import EventKind, Listener, insisting, tell, timed
 from kernelcg.inference.learning.criterion import Criterion, Request, Search
 from kernelcg.inference.learning.default_priors import DefaultPriors
+from kernelcg.inference.learning.given_optimizer import Evaluations, GivenOptimizer, minimised
 from kernelcg.inference.learning.lbfgs import Point
 from kernelcg.inference.learning.optimizer import Optimizer
 from kernelcg.inference.learning.origin import Origin
@@ -106,7 +107,7 @@ def learn(
     objective: Criterion,
     gp: Parametric,
     *,
-    optimizer: str | None = Optimizer.LBFGS,
+    optimizer: str | GivenOptimizer | None = Optimizer.LBFGS,
     max_steps: int = 100,
     step_size: float | None = None,
     restarts: int = 0,
@@ -121,7 +122,7 @@ def learn(
     ----------
     optimizer : "lbfgs": the criterion with the same probes everywhere, a smooth function, maximised on a growing
         part of the data. "adagrad": the paper's stochastic gradient ascent, fresh probes at every step, all data.
-        "adam": the same with momentum. None: nothing is learned
+        "adam": the same with momentum. A function: a `GivenOptimizer`, all data. None: nothing is learned
     step_size : of adagrad (1) and adam (0.1)
     restarts : further random starts, on the smallest part of the data
     callback : told of every stage, evaluation, step and iteration of a solve; learning ends there, with the best
@@ -135,7 +136,7 @@ def learn(
     ------
     StateMismatch : if the state to resume from is of other data, another process or other options
     """
-    if optimizer is not None and optimizer not in tuple(Optimizer):
+    if not (optimizer is None or callable(optimizer) or optimizer in tuple(Optimizer)):
         raise ValueError(f"optimizer must be one of {', '.join(Optimizer)} or None, not {optimizer!r}")
     lower, upper = _bounds(gp, priors)
     if optimizer is None or bool((lower == upper).all()):
@@ -145,6 +146,10 @@ def learn(
     now = time.perf_counter()
     spent = resume.steps[-1].seconds if resume is not None and resume.steps else 0.0
     search = Search(objective, gp, lower, upper, now - spent, insisting(timed(callback, now)), priors)
+    if callable(optimizer):
+        if resume is not None:
+            raise StateMismatch("learning by a function of the caller cannot go on from a state")
+        return _learned_by_function(search, optimizer, restarts, generator, timed(callback, now))
     way = _way(search, Optimizer(optimizer), max_steps, step_size, restarts, generator)
     seed = generator.initial_seed()
     options = {"optimizer": optimizer, "step_size": step_size, "restarts": restarts, "seed": seed, "priors": priors}
@@ -167,12 +172,31 @@ def learn(
     except StopRequested as stop:
         revised = state.at.direct_from if isinstance(state.at, StagedState) else None
         outcome = Outcome(way.best_so_far(state.at), False, str(stop), stopped=True, direct_from=revised)
-    learned = _learned(search, state, outcome)
+    learned = _learned(search, outcome, state.steps, state.evaluations, state.failures)
+    return _told(learned, timed(callback, now), now)
+
+
+def _told(learned: Learned, callback: Listener | None, began: float) -> Learned:
+    """Tell of the end of learning, which a listener may call an early one."""
     try:
-        tell(timed(callback, now), EventKind.LEARNED, learned, now)
+        tell(callback, EventKind.LEARNED, learned, began)
     except StopRequested as stop:
         return replace(learned, converged=False, reason=str(stop), stopped=True)
     return learned
+
+
+def _learned_by_function(
+    search: Search, optimizer: GivenOptimizer, restarts: int, generator: Generator, callback: Listener | None
+) -> Learned:
+    """Return what an optimizer of the caller finds."""
+    evaluations = Evaluations(search)
+    try:
+        outcome = minimised(evaluations, optimizer, restarts, generator)
+    except StopRequested as stop:
+        best = search.start if evaluations.best is None else evaluations.best
+        outcome = Outcome(best, False, str(stop), stopped=True)
+    learned = _learned(search, outcome, tuple(evaluations.steps), evaluations.count, evaluations.failures)
+    return _told(learned, callback, search.began)
 
 
 def _way(
@@ -193,7 +217,7 @@ def _state_to_begin_with(way: Way, origin: Origin, resume: TrainingState | None)
     return replace(resume, at=way.restored(resume.at))
 
 
-def _learned(search: Search, state: TrainingState, outcome: Outcome) -> Learned:
+def _learned(search: Search, outcome: Outcome, steps: tuple[Step, ...], evaluations: int, failures: int) -> Learned:
     theta, lower, upper = outcome.theta, search.lower, search.upper
     gp = search.gp.with_log_parameters(theta.clone())
     stuck = (lower < upper) & ((theta <= lower) | (theta >= upper))
@@ -204,12 +228,12 @@ def _learned(search: Search, state: TrainingState, outcome: Outcome) -> Learned:
     priors = search.priors
     return Learned(
         gp,
-        state.steps,
-        state.evaluations,
+        steps,
+        evaluations,
         converged,
         reason,
         search.seconds,
-        state.failures,
+        failures,
         stopped,
         outcome.direct_from,
         default_log_prior=None if priors is None else priors.log_density(gp)[0],
