@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kernelcg.backends.base import KernelMatrix, Points, Rows
 from kernelcg.backends.tiles import TilesMatrix
-from kernelcg.kernels import Constant, Kernel, Product, Stationary, Sum
+from kernelcg.kernels import Constant, Kernel, Mapped, Product, Stationary, Sum
 
 
 def matrix_of(kernel: Kernel, points: Points) -> KernelMatrix:
@@ -15,6 +15,9 @@ def matrix_of(kernel: Kernel, points: Points) -> KernelMatrix:
     backend = points.backend
     if backend.computes(kernel, points.X):
         return backend.matrix(kernel, points)
+    if isinstance(kernel, Mapped):
+        mapped = backend.place(kernel.inputs(points.X.double()))
+        return MappedMatrix(kernel, points, kernel, matrix_of(kernel.part, mapped))
     whole = TilesMatrix(kernel, points)
     if type(kernel) is Sum:
         return SumMatrix(kernel, points, whole, matrix_of(kernel.left, points), matrix_of(kernel.right, points))
@@ -31,6 +34,34 @@ def constant_factor(kernel: Product) -> tuple[Constant, Kernel] | None:
         if type(one) is Constant:
             return one, other
     return None
+
+
+@dataclass(frozen=True, eq=False)
+class MappedMatrix(KernelMatrix):
+    """K of a kernel of mapped inputs: that of its part at the mapped data."""
+
+    mapping: Mapped
+    part: KernelMatrix
+
+    def _product(self, V: Tensor, dtype: torch.dtype) -> Tensor:
+        return self.part._product(V, dtype)
+
+    def _cross(self, points: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
+        return self.part._cross(self.mapping.inputs(points.double()), V, dtype)
+
+    def _block(self, rows: Rows, columns: Rows, dtype: torch.dtype) -> Tensor:
+        return self.part._block(rows, columns, dtype)
+
+    def _cross_block(self, points: Tensor, columns: Rows, dtype: torch.dtype) -> Tensor:
+        return self.part._cross_block(self.mapping.inputs(points.double()), columns, dtype)
+
+    def _gradient(
+        self, left: Tensor, right: Tensor, columns: Rows, weights: Tensor | None, dtype: torch.dtype
+    ) -> Tensor:
+        return self.part._gradient(left, right, columns, weights, dtype)
+
+    def _local_factors(self, neighbours: Tensor, F: Tensor | None, scale: Tensor | None, diagonal: Tensor) -> Tensor:
+        return self.part._local_factors(neighbours, F, scale, diagonal)
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,6 +28,7 @@ from kernelcg.inference.gaussian.model import Regression
 from kernelcg.inference.laplace.latent_model import Observations
 from kernelcg.inference.learning.learn import Learned
 from kernelcg.kernels import Kernel
+from kernelcg.kernels.mapped import with_numbered_columns
 from kernelcg.planning import Plan
 from kernelcg.planning.planner import Workload
 from kernelcg.planning.pricing import pricing_of
@@ -136,6 +137,11 @@ class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is 
             names = ", ".join(gp.parameter_names())
             raise ValueError(f"theta must hold the logarithms of {names}, not shape {tuple(given.shape)}")
         return given, torch.equal(given, fitted)
+
+    def _with_numbered_columns(self, kernel: Any) -> Any:
+        """Return a kernel of this library with numbers for the names of columns; any other as it is."""
+        names = [str(name) for name in getattr(self, "feature_names_in_", ())]
+        return with_numbered_columns(kernel, names) if isinstance(kernel, Kernel) else kernel
 
     def _points(self, X: Any) -> Tensor:
         return as_tensor(checked_points(self, X)).to(self.posterior_.problem.X.device)

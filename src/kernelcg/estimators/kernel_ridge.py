@@ -178,7 +178,7 @@ class KernelRidge(GaussianEstimator):
             return sklearn_pairwise(self.kernel, self.gamma, self.degree, self.coef0, d), Noise(
                 positive(alpha, "alpha")
             )
-        kernel, white = converted(self.kernel)
+        kernel, white = converted(self._with_numbered_columns(self.kernel))
         return kernel, Noise(positive(alpha, "alpha") + (0.0 if white is None else white.variance))
 
     def _weighted(self, X: Floats, Y: Floats, weights: Floats, noise: Noise) -> tuple[Floats, Floats, Noise, Tensor]:

@@ -119,7 +119,7 @@ class LaplaceEstimator(ProcessEstimator):
     def _first_kernel(self, X: Tensor, named: Callable[[str], Kernel]) -> Kernel:
         """Return the kernel from which learning starts; ``named`` makes one of a name, as does None of its own."""
         name = "matern32" if self.kernel is None else self.kernel
-        own, white = converted(named(name) if isinstance(name, str) else name)
+        own, white = converted(named(name) if isinstance(name, str) else self._with_numbered_columns(name))
         if white is not None:
             raise ValueError("the kernel has a WhiteKernel, but this likelihood has no Gaussian noise; leave it out")
         require_covariance(own, X, learned=self.optimizer is not None)

@@ -203,7 +203,8 @@ class GPRegressor(RegressionAnswers):
         Y = y.reshape(len(y), -1).astype(np.float64)
         self.y_mean_, self.y_scale_ = scaling(Y, self.normalize_y, common=known is not None)
         problem = self._problem(X, Y, known, plan)
-        gp = first_process(self.kernel, self.noise, problem.X, problem.Y, learned=self.optimizer is not None)
+        kernel = self._with_numbered_columns(self.kernel)
+        gp = first_process(kernel, self.noise, problem.X, problem.Y, learned=self.optimizer is not None)
         problem, made = self._planned(problem, gp.kernel, self._workload(problem, gp), self.probes, plan, earlier)
         return problem, gp, made
 

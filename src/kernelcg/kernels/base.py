@@ -14,7 +14,10 @@ from kernelcg.arguments import positive
 from kernelcg.parameters import Parametric
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kernelcg.kernels.composite import Product, Sum
+    from kernelcg.kernels.mapped import OnColumns
 
 ROWS_PER_DIAGONAL_BLOCK = 32
 
@@ -119,6 +122,12 @@ class Kernel(Parametric, ABC):
         return Product(self, other if isinstance(other, Kernel) else Constant(positive(other, "Constant.variance")))
 
     __rmul__ = __mul__
+
+    def on(self, columns: int | str | Sequence[int | str]) -> OnColumns:
+        """Return the kernel of some of the features alone, by number from 0 or, for data frames, by name."""
+        from kernelcg.kernels.mapped import OnColumns
+
+        return OnColumns(self, (columns,) if isinstance(columns, int | str) else tuple(columns))
 
     def _beside(self, X: Tensor) -> Self:
         """Return a copy whose hyperparameters have the dtype and device of X."""

@@ -1,0 +1,123 @@
+"""Kernels made of others: waves and spectral mixtures, additive kernels, warped inputs."""
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from itertools import combinations
+from typing import Any, ClassVar
+
+import torch
+from torch import Generator, Tensor
+
+from kernelcg.arguments import positive
+from kernelcg.kernels.base import Kernel
+from kernelcg.kernels.composite import Sum
+from kernelcg.kernels.stationary import RBF, per_feature
+
+
+class Wave(Kernel):
+    r"""A wave through all features: :math:`\sigma^2 \cos(2\pi \sum_r (x_r - y_r) / p_r)`, of period p_r along r."""
+
+    SCALARS: ClassVar[tuple[str, ...]] = ("variance",)
+
+    period: Tensor
+    variance: Tensor = torch.tensor(1.0, dtype=torch.float64)
+
+    @property
+    def is_stationary(self) -> bool:
+        return True
+
+    @property
+    def rounds_well(self) -> bool:
+        return False
+
+    def covariance(self, X: Tensor, Y: Tensor) -> Tensor:
+        return self.variance * torch.cos(2 * torch.pi * (self._turns(X)[:, None] - self._turns(Y)))
+
+    def diagonal(self, X: Tensor) -> Tensor:
+        per_feature(self.period, X.shape[1], "period")
+        return self.variance.to(X).expand(len(X))
+
+    def coordinates(self, X: Tensor) -> Tensor:
+        angle = 2 * torch.pi * self._beside(X)._turns(X).detach()
+        return torch.stack([torch.cos(angle), torch.sin(angle)], dim=1)
+
+    def rounding_lengths(self, X: Tensor) -> Tensor:
+        """Return the phase of the point, whose rounding is that of the entry."""
+        per_feature(self.period, X.shape[1], "period")
+        return 2 * torch.pi * (X / self.period.detach().to(X)).abs().sum(1)
+
+    def sample_frequencies(self, d: int, count: int, generator: Generator) -> Tensor:
+        per_feature(self.period, d, "period")
+        return (2 * torch.pi / self.period.detach()).expand(d).repeat(count, 1)
+
+    def _turns(self, X: Tensor) -> Tensor:
+        per_feature(self.period, X.shape[1], "period")
+        return (X / self.period).sum(1)
+
+
+class Warped(Kernel):
+    r"""A kernel of inputs in [0, 1] that are bent first: :math:`w(x) = 1 - (1 - x^a)^b` (Kumaraswamy), a and b learned.
+
+    For functions that change faster at one end, as of learning rates.
+
+    References
+    ----------
+    Snoek, Swersky, Zemel & Adams (2014), Input warping for Bayesian optimization of non-stationary functions, ICML.
+    """
+
+    part: Kernel
+    a: Tensor = torch.tensor(1.0, dtype=torch.float64)
+    b: Tensor = torch.tensor(1.0, dtype=torch.float64)
+
+    def covariance(self, X: Tensor, Y: Tensor) -> Tensor:
+        return self.part.covariance(self._bent(X), self._bent(Y))
+
+    def diagonal(self, X: Tensor) -> Tensor:
+        return self.part.diagonal(self._beside(X)._bent(X))
+
+    def coordinates(self, X: Tensor) -> Tensor:
+        return self.part.coordinates(self._beside(X)._bent(X).detach())
+
+    def _bent(self, X: Tensor) -> Tensor:
+        per_feature(self.a, X.shape[1], "a")
+        per_feature(self.b, X.shape[1], "b")
+        if len(X) and bool(((X.detach() < 0) | (X.detach() > 1)).any()):
+            raise ValueError("Warped needs inputs between 0 and 1; scale them, for example by MinMaxScaler")
+        smallest = torch.finfo(X.dtype).tiny  # x^a is differentiable in a from here on
+        inner = 1 - X.clamp_min(smallest).pow(self.a)
+        return 1 - inner.clamp_min(smallest).pow(self.b)
+
+
+def spectral_mixture(periods: Sequence[Any], lengthscales: Sequence[Any], variances: Sequence[float]) -> Kernel:
+    r"""Return Σ_q σ_q² cos(2π Σ_r (x_r − y_r) / p_qr) exp(−½ Σ_r (x_r − y_r)² / l_qr²), with everything learned.
+
+    Each part is a bump of the spectral density at the frequency 1 / p, of width 1 / (2π l).
+
+    References
+    ----------
+    Wilson & Adams (2013), Gaussian process kernels for pattern discovery and extrapolation, ICML.
+    """
+    if not len(periods) == len(lengthscales) == len(variances) > 0:
+        raise ValueError("a spectral mixture needs as many periods as lengthscales and variances, and one at least")
+    parts: list[Kernel] = [
+        RBF(positive(scale, "lengthscale"), positive(variance, "variance"))
+        * Wave(positive(period, "period")).fixed("variance")
+        for period, scale, variance in zip(periods, lengthscales, variances, strict=True)
+    ]
+    return reduce(Sum, parts)
+
+
+def additive(kernel: Callable[[int], Kernel], features: int, *, order: int = 1) -> Kernel:
+    """Return the sum of kernels of single features, and with ``order=2`` also of pairs of them.
+
+    Parameters
+    ----------
+    kernel : makes the kernel of so many features, such as ``lambda d: RBF([1.0] * d)``
+
+    >>> additive(lambda d: RBF([1.0] * d, 0.3), features=3, order=2)  # 3 features and 3 pairs
+    """
+    if features < 1 or order not in (1, 2):
+        raise ValueError(f"additive needs one feature at least and order 1 or 2, not {features} and {order}")
+    groups = [group for size in range(1, order + 1) for group in combinations(range(features), size)]
+    parts: list[Kernel] = [kernel(len(group)).on(list(group)) for group in groups]
+    return reduce(Sum, parts)

@@ -1,0 +1,104 @@
+"""Kernels of things that are no points: categories, sets and counts."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from kernelcg.kernels.base import Kernel
+from kernelcg.kernels.stationary import per_feature
+
+
+class Hamming(Kernel):
+    r"""Categories: :math:`\sigma^2 \exp(-\sum_r [x_r \ne y_r] / l_r)`; a feature holds the number of its category.
+
+    Of one-hot features two differ where a category does, so a lengthscale there counts half as much. Positive
+    semi-definite since each factor is a positive multiple of a constant plus that of an indicator of equality.
+    """
+
+    SCALARS: ClassVar[tuple[str, ...]] = ("variance",)
+
+    lengthscale: Tensor
+    variance: Tensor = torch.tensor(1.0, dtype=torch.float64)
+
+    def covariance(self, X: Tensor, Y: Tensor) -> Tensor:
+        per_feature(self.lengthscale, X.shape[1], "lengthscale")
+        total = X.new_zeros(len(X), len(Y))
+        for x, y, scale in zip(X.T, Y.T, self.lengthscale.expand(X.shape[1]), strict=True):
+            total = total + (x[:, None] != y).to(X.dtype) / scale
+        return self.variance * torch.exp(-total)
+
+    def diagonal(self, X: Tensor) -> Tensor:
+        per_feature(self.lengthscale, X.shape[1], "lengthscale")
+        return self.variance.to(X).expand(len(X))
+
+    def rounding_lengths(self, X: Tensor) -> Tensor:
+        """Return 1: whether numbers are equal is not rounded, and the exponent matters only where it is small."""
+        return X.new_ones(len(X))
+
+
+class Tanimoto(Kernel):
+    r"""Sets and counts: :math:`\sigma^2 \, x^\top y / (\|x\|^2 + \|y\|^2 - x^\top y)`, 1 between empty sets.
+
+    For vectors of bits it is the size of the intersection over that of the union (Jaccard), the similarity of
+    molecular fingerprints.
+
+    References
+    ----------
+    Ralaivola, Swamidass, Saigo & Baldi (2005), Graph kernels for chemical informatics, Neural Networks 18.
+    """
+
+    SCALARS: ClassVar[tuple[str, ...]] = ("variance",)
+
+    variance: Tensor = torch.tensor(1.0, dtype=torch.float64)
+
+    def covariance(self, X: Tensor, Y: Tensor) -> Tensor:
+        common = X @ Y.T
+        union = X.square().sum(1)[:, None] + Y.square().sum(1) - common
+        return self.variance * torch.where(union > 0, common / torch.where(union > 0, union, 1.0), 1.0)
+
+    def diagonal(self, X: Tensor) -> Tensor:
+        return self.variance.to(X).expand(len(X))
+
+    def coordinates(self, X: Tensor) -> Tensor:
+        """Return x / ‖x‖: close directions are similar ones."""
+        length = X.norm(dim=1, keepdim=True)
+        return X / torch.where(length > 0, length, 1.0)
+
+    def rounding_lengths(self, X: Tensor) -> Tensor:
+        """Return √d, the rounding of sums of d terms."""
+        return X.new_full((len(X),), X.shape[1] ** 0.5)
+
+
+class MinMax(Kernel):
+    r"""Counts and other amounts: :math:`\sigma^2 \sum_r \min(x_r, y_r) / \sum_r \max(x_r, y_r)`; for bits, `Tanimoto`.
+
+    References
+    ----------
+    Ralaivola, Swamidass, Saigo & Baldi (2005), Graph kernels for chemical informatics, Neural Networks 18.
+    """
+
+    SCALARS: ClassVar[tuple[str, ...]] = ("variance",)
+
+    variance: Tensor = torch.tensor(1.0, dtype=torch.float64)
+
+    def covariance(self, X: Tensor, Y: Tensor) -> Tensor:
+        if bool((X < 0).any()) or bool((Y < 0).any()):
+            raise ValueError("MinMax compares amounts, which must not be negative")
+        low, high = X.new_zeros(len(X), len(Y)), X.new_zeros(len(X), len(Y))
+        for x, y in zip(X.T, Y.T, strict=True):
+            low += torch.minimum(x[:, None], y)
+            high += torch.maximum(x[:, None], y)
+        return self.variance * torch.where(high > 0, low / torch.where(high > 0, high, 1.0), 1.0)
+
+    def diagonal(self, X: Tensor) -> Tensor:
+        return self.variance.to(X).expand(len(X))
+
+    def coordinates(self, X: Tensor) -> Tensor:
+        """Return x / ‖x‖₁."""
+        total = X.sum(1, keepdim=True)
+        return X / torch.where(total > 0, total, 1.0)
+
+    def rounding_lengths(self, X: Tensor) -> Tensor:
+        """Return √d, the rounding of sums of d terms."""
+        return X.new_full((len(X),), X.shape[1] ** 0.5)
