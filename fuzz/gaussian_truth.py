@@ -1,13 +1,12 @@
 """The posterior of a Gaussian process with hundreds of binary digits; imports nothing of the package."""
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from flint import arb, arb_mat, ctx
 
-from fuzz.high_precision import CholeskyFactor, digits_for, gram, lower_tiles, matrix, ranges
+from fuzz.high_precision import CholeskyFactor, digits_for, gram, lower_tiles, matrix, ranges, without_dust
 from fuzz.kernel_truth import diagonal, entries
 
 
@@ -56,6 +55,10 @@ class Process:
     centre: np.ndarray  # (d,)
     T: np.ndarray  # (1 + d, b)
 
+    def prior_variances(self) -> list[float]:
+        """Return k(x_i, x_i) of every row."""
+        return [float(value) for value in diagonal(self.kernel, self.X)]
+
     def drift(self, X: np.ndarray) -> arb_mat:
         """Return the drift functions at the rows of X."""
         if self.T.shape[1] == 0:
@@ -72,7 +75,7 @@ class Process:
         before = ctx.prec
         try:
             ctx.prec = 128
-            largest = float(sum(diagonal(self.kernel, self.X), arb(0))) + float(self.D.max())
+            largest = sum(self.prior_variances()) + float(self.D.max())
             ctx.prec = digits_for(largest, float(self.D.min()), n)
             return self._truth(Xs, left_out)
         finally:
@@ -97,7 +100,7 @@ class Process:
         quadratic = block(y, y) - by_drift.transpose() * beta if b else block(y, y)
         weights = block(e, y) - block(e, h) * beta if b else block(e, y)
         inverse = block(e, e) - block(e, h) * S.solve(block(h, e)) if b else block(e, e)
-        constant = len(self.X) * math.log(2 * math.pi)
+        constant = len(self.X) * (2 * arb.pi()).log()
         log_determinant = factor.log_determinant()
         return Truth(
             mean=_floats(mean),
@@ -108,16 +111,19 @@ class Process:
         )
 
     def _tile(self, rows: slice, columns: slice) -> arb_mat:
-        K = entries(self.kernel, self.X[rows], self.X[columns])
+        K = self._cross(self.X[rows], self.X[columns])
         if rows == columns:
             for i, noise in enumerate(self.D[rows].tolist()):
                 K[i, i] += arb(noise)
         return K.mid()
 
+    def _cross(self, X: np.ndarray, Xs: np.ndarray) -> arb_mat:
+        return without_dust(entries(self.kernel, X, Xs), float(self.D.min()))
+
     def _right_hand_sides(self, rows: slice, Xs: np.ndarray, left_out: np.ndarray) -> arb_mat:
         X = self.X[rows]
         unit = (np.arange(rows.start, rows.stop)[:, None] == left_out).astype(np.float64)
-        parts = [matrix(self.Y[rows]), self.drift(X), entries(self.kernel, X, Xs), matrix(unit)]
+        parts = [matrix(self.Y[rows]), self.drift(X), self._cross(X, Xs), matrix(unit)]
         return arb_mat([[v for part in row for v in part] for row in zip(*[p.tolist() for p in parts], strict=True)])
 
 

@@ -31,6 +31,12 @@ def matrix(values: np.ndarray) -> arb_mat:
     return arb_mat(n, m, [arb(value) for value in np.asarray(values, np.float64).ravel().tolist()])
 
 
+def without_dust(A: arb_mat, size: float) -> arb_mat:
+    """Return A without entries that are rounding beside ``size``: products are slow where exponents range widely."""
+    least = arb(size) * arb(2) ** -ctx.prec
+    return arb_mat(A.nrows(), A.ncols(), [value if abs(value) > least else arb(0) for value in A.entries()])
+
+
 def ranges(n: int) -> list[slice]:
     """Return the rows of each tile."""
     return [slice(first, min(first + TILE, n)) for first in range(0, n, TILE)]

@@ -83,20 +83,25 @@ def _values(kernel: tuple[Any, ...], X: np.ndarray, Y: np.ndarray) -> list[arb]:
     return [variance * one for one in _profile(kind, numbers[2:], squares)]
 
 
+def _falling(q: arb) -> arb:
+    """Return exp(−q), 0 instead of numbers below 2⁻¹⁴⁴²⁶, which no digit of any result depends on."""
+    return (-q).exp() if q < 10_000 else arb(0)
+
+
 def _profile(kind: str, numbers: list[np.ndarray], squares: list[arb]) -> Iterable[arb]:
     """Return the correlations at squared distances in lengthscales."""
     if kind == "RBF":
-        return ((-s / 2).exp() for s in squares)
+        return (_falling(s / 2) for s in squares)
     number = arb(float(numbers[0]))
     if kind == "RationalQuadratic":
         return ((-number * (1 + s / (2 * number)).log()).exp() for s in squares)
     twice = round(2 * float(numbers[0]))
     roots = ((twice * s).sqrt() for s in squares)
     if twice == 1:
-        return ((-q).exp() for q in roots)
+        return (_falling(q) for q in roots)
     if twice == 3:
-        return ((1 + q) * (-q).exp() for q in roots)
-    return ((1 + q + q * q / 3) * (-q).exp() for q in roots)
+        return ((1 + q) * _falling(q) for q in roots)
+    return ((1 + q + q * q / 3) * _falling(q) for q in roots)
 
 
 def _spread(number: np.ndarray, X: np.ndarray) -> list[arb]:
@@ -127,7 +132,7 @@ def _periodic(X: np.ndarray, Y: np.ndarray, lengthscale: list[arb], period: list
             for y in Y.tolist():
                 features = zip(x, y, period, lengthscale, strict=True)
                 sines = (((arb(a) - arb(b)) / p).sin_pi() / one for a, b, p, one in features)
-                found.append((variance * (-2 * sum(sine * sine for sine in sines)).exp()).mid())
+                found.append((variance * _falling(2 * sum(sine * sine for sine in sines))).mid())
     return found
 
 
@@ -136,7 +141,7 @@ def _laplacian(X: np.ndarray, Y: np.ndarray, lengthscale: list[arb], variance: a
     for x in X.tolist():
         for y in Y.tolist():
             total = sum(abs(arb(a) - arb(b)) / one for a, b, one in zip(x, y, lengthscale, strict=True))
-            found.append((variance * (-total).exp()).mid())
+            found.append((variance * _falling(total)).mid())
     return found
 
 
