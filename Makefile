@@ -19,7 +19,7 @@ fuzz-files: $(INSTALLED)  ## change 5,000 model files, checksums recomputed: eac
 lint: $(INSTALLED)  ## format, lint, spelling, strict types, import contract
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/codespell src tests benchmarks examples experiments fuzz native README.md CHANGELOG.md
+	$(BIN)/codespell src tests benchmarks examples experiments fuzz native docs README.md CHANGELOG.md
 	$(BIN)/mypy
 	PYTHONPATH=src $(BIN)/lint-imports
 

@@ -200,6 +200,8 @@ def judge_likelihood(outcome: Outcome, model: GPRegressor, found: list[Truth], f
     """Judge the log marginal likelihood: its bracket with standard errors, and the value where there is none."""
     exact = float(sum(truth.log_likelihood[0] for truth in found))
     certificate, value = model.certificate_, float(model.log_marginal_likelihood_value_)
+    if np.isnan(value) and flagged:
+        return
     spread = STANDARD_ERRORS * certificate.standard_error
     rounding = 1e-15 * abs(exact)
     if not certificate.lower - spread - rounding <= exact <= certificate.upper + spread + rounding:

@@ -30,20 +30,21 @@ FAMILIES = {
     "ridge": ("fuzz.ridge", 500),
     "batches": ("fuzz.batches", 200),
 }
-"""Where the function ``judged(seed)`` of each family is, and how many problems are run by default."""
+"""Where the function ``judged(seed, most_rows)`` of each family is, and how many problems are run by default."""
 
 LIMIT = 600
 """Seconds after which a problem counts as a failure."""
 
 
-def judged(task: tuple[str, int]) -> Outcome:
-    """Return the outcome of one problem, whatever happens in it."""
+def judged(task: tuple[str, int], most: int | None = None) -> Outcome:
+    """Return the outcome of one problem of at most so many rows, whatever happens in it."""
     family, seed = task
     started = time.process_time()
     signal.signal(signal.SIGALRM, _too_long)
     signal.alarm(LIMIT)
     try:
-        outcome: Outcome = importlib.import_module(FAMILIES[family][0]).judged(seed)
+        module, rows = importlib.import_module(FAMILIES[family][0]), () if most is None else (most,)
+        outcome: Outcome = module.judged(seed, *rows)
     except Exception as error:  # anything but a refusal is a finding
         where = traceback.extract_tb(error.__traceback__)[-1]
         outcome = Outcome(family, seed)
