@@ -15,6 +15,7 @@ from kernelcg.estimators.session import Session
 from kernelcg.estimators.settings import chosen_device, chosen_precision, planned_fit
 from kernelcg.events import EventKind
 from kernelcg.inference.bounds.certificate import Certificate
+from kernelcg.inference.bounds.verdict import Verdict
 from kernelcg.inference.gaussian.conditioning import condition
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.gaussian.posterior import Posterior
@@ -82,10 +83,15 @@ class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # 
             problems.append(early_end(learning, "raise max_iter, or start elsewhere"))
         if start is not None:
             problems += runaways(start, learning.gp)
-        if not self.certificate_.met:
+        if self.certificate_.verdict is Verdict.NOT_EXACT:
             problems.append(
-                f"the fit is NOT exact: {_event(self.certificate_.status)} (see certificate_ and report_; raise the "
+                f"the fit is NOT exact: {self.certificate_.reason} (see certificate_ and report_; raise the "
                 f"noise, scale the data{self._or_directly()})"
+            )
+        if self.certificate_.verdict is Verdict.UNINFORMATIVE:
+            problems.append(
+                f"the mean may be off by up to {self.certificate_.mean_error:.1g}: {self.certificate_.reason} (see "
+                "certificate_; bound the noise from below)"
             )
         if problems:
             session.tell(EventKind.WARNING, "; ".join(problems))

@@ -196,6 +196,10 @@ OWN: Mapping[str, tuple[str, ...]] = {"GPRegressor": ("y_mean_", "y_scale_"), "K
 """Arrays that belong to one estimator alone."""
 
 
+BOUNDS_OF_SOLVES = ("error", "floor", "quadratic_error")
+"""Tensors of a `Certified` that are not negative."""
+
+
 # the conditioned process
 
 
@@ -274,13 +278,14 @@ def _require_sound(header: Mapping[str, Any], tensors: Mapping[str, Tensor], own
             "beta": (b, c),
             "ordinary": (b, c),
             **{f"{name}.{part}": (n, k) for name, k in solved.items() for part in ("X", "R")},
+            **{f"{name}.quadratic": (k,) for name, k in solved.items()},
             **dict.fromkeys(own, (c,)),
         },
     )
     require_bounds(
         tensors,
         {
-            **{f"{name}.{part}": (k,) for name, k in solved.items() for part in ("error", "floor")},
+            **{f"{name}.{part}": (k,) for name, k in solved.items() for part in BOUNDS_OF_SOLVES},
             **({"data.noise_variance": (n,)} if "data.noise_variance" in tensors else {}),
         },
     )

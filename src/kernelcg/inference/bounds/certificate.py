@@ -6,17 +6,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernelcg.inference.bounds.lower_bound import Exact, LowerBound
-from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF
+from kernelcg.inference.bounds.log_evidence import UNKNOWN, log_evidence
+from kernelcg.inference.bounds.rounding import STANDARDISED, UNIT_ROUNDOFF, error_of_drift
+from kernelcg.inference.bounds.verdict import Verdict
 from kernelcg.inference.gaussian.posterior import Posterior
-from kernelcg.inference.learning.criterion_value import log_density
-from kernelcg.operators import ConstantInvertible
-from kernelcg.preconditioners.low_rank_remainder import LowRankAndRemainder
-from kernelcg.randomness import seeded
-from kernelcg.solvers import Status, log_determinant
+from kernelcg.solvers import Status
 
-VECCHIA_FLOOR = 0.1
-"""Smallest eigenvalue of P^-½AP^-½ with neighbours reckoned with; 0.5 was measured. Ritz values may refute it."""
+OF_NOISE, OF_SPREAD = 0.1, 1e-4
+"""Error of the mean that is small: a tenth of the standard deviation of the noise, or 1e-4 of that of y."""
+
+ELSEWHERE = 0.1
+"""Error of the mean away from the data, in standard deviations of y, beside which a small one at the data counts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,10 +29,14 @@ class Certificate:
     tolerance : the relative residual that was asked for
     relative_residuals : (c,) ‖b − Aa‖ / ‖b‖ of each output, recomputed in float64
     weight_errors : (c,) upper bounds of ‖a − A⁻¹b‖_A
-    mean_error : upper bound of the error of k(x, X)a, in the units of y, wherever k(x, x) is no larger than at the data
-    rounding_floor : the part of it that rounding in float64 alone may account for
+    mean_error : upper bound of the error of the mean, in the units of y, rounding included, wherever k(x, x) and the
+        functions of the drift are no larger than at the data; `return_bound` tells of any point
+    error_at_data : upper bound of the same at the data, which is less
+    rounding_floor : the part of ``mean_error`` that is due to rounding alone
+    noise, spread : the standard deviations of the noise and of y, of the output where that is least
     log_marginal_likelihood, standard_error : the value at these hyperparameters, and its error over the probes
-    lower, upper : with these probes and exact solves it lies in between; −∞ or ∞ where no bound is known
+    lower, upper : with these probes, exact solves and exact arithmetic it lies in between; −∞ or ∞ where no bound is
+        known
     rests_on : why: an exact factor, P ⪯ A, or Ritz values, which gave no sign of an eigenvalue of the preconditioned A
         below 0.1
     """
@@ -42,7 +46,10 @@ class Certificate:
     relative_residuals: Tensor
     weight_errors: Tensor
     mean_error: float
+    error_at_data: float
     rounding_floor: float
+    noise: float
+    spread: float
     log_marginal_likelihood: float
     standard_error: float
     lower: float
@@ -54,25 +61,67 @@ class Certificate:
         """Whether every solve reached its tolerance."""
         return self.status is Status.CONVERGED
 
+    @property
+    def verdict(self) -> Verdict:
+        """Return what is known, in one word."""
+        if not self.met:
+            return Verdict.NOT_EXACT
+        known = self._is_small(self.mean_error) or (
+            self._is_small(self.error_at_data) and self.mean_error <= ELSEWHERE * self.spread
+        )
+        return Verdict.CERTIFIED if known else Verdict.UNINFORMATIVE
+
+    def _is_small(self, error: float) -> bool:
+        return error <= max(OF_NOISE * self.noise, OF_SPREAD * self.spread)
+
+    @property
+    def reason(self) -> str:
+        """Say in words what was not reached, or what makes the bound say little."""
+        if not self.met:
+            return self.status.value.partition(";")[0]
+        if self.rounding_floor > 0.5 * self.mean_error:
+            return "the noise is so small beside the signal that rounding in float64 may be amplified that much"
+        return "the residual that is left may be amplified that much; a smaller rtol helps"
+
     def __str__(self) -> str:
+        first = {
+            Verdict.CERTIFIED: f"certified: {self._known()}",
+            Verdict.UNINFORMATIVE: f"solved, but the bound says little: {self._known()}, because {self.reason}",
+            Verdict.NOT_EXACT: f"NOT exact: {self.reason}; {self._known()}",
+        }[self.verdict]
         residual = float(self.relative_residuals.max())
-        verdict = "exact to tolerance" if self.met else f"NOT CONVERGED: {self.status.value}"
-        certain = math.isfinite(self.lower) and math.isfinite(self.upper)
-        within = f"solver part within [{self.lower:.8g}, {self.upper:.8g}] by {self.rests_on}"
-        solver = within if certain else "solver part not certified"
-        value = (
-            f"  log marginal likelihood {self.log_marginal_likelihood:.8g}, standard error "
-            f"{self.standard_error:.2g}, {solver}"
+        solve = f"  relative residual {residual:.1e} ({self.tolerance:.0e} was asked for), recomputed"
+        return "\n".join([first, solve, *([] if math.isnan(self.log_marginal_likelihood) else [self._evidence()])])
+
+    def _known(self) -> str:
+        """Say how well the mean is known: everywhere, or where that is not well at the data and elsewhere."""
+        if self._is_small(self.mean_error):
+            return f"the mean is exact to {self._amount(self.mean_error)}"
+        return (
+            f"at the data the mean is exact to {self._amount(self.error_at_data)}, elsewhere to "
+            f"{self._amount(self.mean_error)}"
         )
-        return "\n".join(
-            [
-                verdict,
-                f"  relative residual {residual:.1e} (asked for {self.tolerance:.1e}), recomputed in float64",
-                f"  apart from its drift the mean is within {self.mean_error:.2g} of the exact one wherever k(x, x) is "
-                f"no larger than at the data ({self.rounding_floor:.1g} of it is rounding); see also return_bound",
-                *([] if math.isnan(self.log_marginal_likelihood) else [value]),
-            ]
-        )
+
+    def _amount(self, error: float) -> str:
+        """Return an error in the units of y, and beside the noise or, where it is larger than that, beside y."""
+        if error <= self.noise:
+            return f"{error:.1g} ({_per_cent(error / self.noise)} of the noise)"
+        if error <= self.spread:
+            return f"{error:.1g} ({_per_cent(error / self.spread)} of the spread of y)"
+        return f"{error:.1g} ({error / self.spread:.2g} times the spread of y)" if self.spread > 0 else f"{error:.1g}"
+
+    def _evidence(self) -> str:
+        value = f"  log marginal likelihood {self.log_marginal_likelihood:.8g}"
+        if self.standard_error > 0:
+            value += f", standard error {self.standard_error:.2g} from the random probes"
+        off = max(self.upper - self.log_marginal_likelihood, self.log_marginal_likelihood - self.lower)
+        beside = " beside that" if self.standard_error > 0 else ""
+        exact = f"; exact to {off:.1g}{beside}, by {self.rests_on}"
+        return value + (exact if math.isfinite(off) else "; how exact it is beside that is not known")
+
+
+def _per_cent(ratio: float) -> str:
+    return f"{100 * ratio:.1g} %" if ratio >= 1e-5 else "less than 0.001 %"
 
 
 def certificate(
@@ -86,9 +135,10 @@ def certificate(
     right = problem.Y - problem.H @ posterior.beta
     norms = torch.maximum(right.norm(dim=0), 1e-12 * problem.Y.norm(dim=0))  # a drift may explain all
     residuals = (weights.R.norm(dim=0) / norms).where(norms > 0, norms.new_zeros(()))
-    largest = math.sqrt(float(posterior.A.kernel_diagonal().max()))
-    evaluated = posterior.rounding.of_mean(weights.X.new_full((1,), largest), weights.X)[0]
-    rounded = 2 * UNIT_ROUNDOFF * offset
+    everywhere, floors = largest_errors(posterior)
+    bounds = (everywhere, errors_at_data(posterior), floors)
+    anywhere, at_data, floor = (unit * float(bound.max()) + 2 * UNIT_ROUNDOFF * offset for bound in bounds)
+    spreads = problem.Y.std(0, correction=0)
     evidence = log_evidence(posterior, probes, seed) if probes else UNKNOWN
     solved = posterior.report.status
     return Certificate(
@@ -96,8 +146,11 @@ def certificate(
         tolerance=posterior.stopping.rtol,
         relative_residuals=residuals,
         weight_errors=weights.error,
-        mean_error=unit * float((largest * weights.error + evaluated).max()) + rounded,
-        rounding_floor=unit * float((largest * weights.floor + evaluated).max()) + rounded,
+        mean_error=anywhere,
+        error_at_data=min(at_data, anywhere),
+        rounding_floor=floor,
+        noise=unit * math.sqrt(float(posterior.A.diagonal.median())),
+        spread=unit * float(spreads[spreads > 0].min()) if bool((spreads > 0).any()) else 0.0,
         log_marginal_likelihood=evidence.value,
         standard_error=evidence.standard_error,
         lower=evidence.lower,
@@ -106,57 +159,35 @@ def certificate(
     )
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """log p(Y), its standard error, a bracket of the solver's part and what that rests on, and the status."""
+def largest_errors(posterior: Posterior) -> tuple[Tensor, Tensor]:
+    """Return (c,) bounds of the error of the mean, and the parts of them that are rounding.
 
-    value: float
-    standard_error: float
-    lower: float
-    upper: float
-    rests_on: str
-    status: Status
-
-
-UNKNOWN = Evidence(math.nan, math.nan, -math.inf, math.inf, "nothing", Status.CONVERGED)
-
-
-def log_evidence(posterior: Posterior, probes: int, seed: int) -> Evidence:
-    """Return the log marginal likelihood.
-
-    With b = Y − Hβ, r = b − Aa and ε the certified error of a, bᵀA⁻¹b lies between bᵀa + aᵀr and the same plus ε².
-    log|A| is exact in the direct method; else it comes from Lanczos quadrature, preconditioned by the low-rank P ⪯ A,
-    which brackets it, or by a Vecchia preconditioner where one was needed: that has the smaller standard error, and
-    its bracket assumes that no eigenvalue of the preconditioned A is below 0.1, as far as Ritz values tell.
+    They hold wherever k(x, x) and ‖h(x)‖_{S⁻¹} are no larger than at the data: the weights contribute
+    ‖k‖_{A⁻¹} ‖e‖_A ≤ √k(x, x) ‖e‖_A; drift coefficients that are off by δ contribute ‖h − HᵀA⁻¹k‖_{S⁻¹} ‖δ‖_S, where
+    ‖HᵀA⁻¹k‖_{S⁻¹} ≤ ‖k‖_{A⁻¹}. Evaluating kᵀa + hᵀβ in float64 is added.
     """
-    problem, weights, bound = posterior.problem, posterior.weights, posterior.bound
-    n, c = problem.Y.shape
-    b = problem.Y - problem.H @ posterior.beta
-    least = float((b * weights.X + weights.X * weights.R).sum())
-    most = least + float(weights.error.square().sum())
-    if isinstance(bound, Exact):
-        determinant = float(bound.P.log_determinant())
-        value, lower = (log_density(n, c, quadratic, determinant) for quadratic in (least, most))
-        return Evidence(value, 0.0, lower, value, "an exact factor", Status.CONVERGED)
-    P, floor = _for_determinant(posterior)
-    A = problem.system(posterior.gp)
-    found = log_determinant(A, max(probes, 2), seeded(seed), preconditioner=P, spectrum_floor=floor)
-    return Evidence(
-        log_density(n, c, least, found.value),
-        0.5 * c * found.standard_error,
-        log_density(n, c, most, found.upper),
-        log_density(n, c, least, found.lower),
-        "Ritz values" if floor < 1 else "a P below A",
-        found.status,
-    )
+    weights, problem, drift = posterior.weights, posterior.problem, posterior.drift_bounds()
+    largest = math.sqrt(float(posterior.A.kernel_diagonal().max()))
+    rest = largest * drift.right + posterior.rounding.of_mean(weights.X.new_full((1,), largest), weights.X)[0]
+    errors = largest * weights.error
+    if problem.H.shape[1]:
+        H_error = error_of_drift(problem.drift, problem.X)
+        rest = rest + (H_error @ posterior.beta.abs()).amax(0)
+        errors = errors + (float(drift.leverage(problem.H, H_error)[2].max()) + largest) * drift.coefficients
+    return errors + rest, largest * weights.floor + rest
 
 
-def _for_determinant(posterior: Posterior) -> tuple[ConstantInvertible, float]:
-    """Return the preconditioner of the quadrature and the floor of the preconditioned spectrum."""
-    prepared = None if posterior.kept is None else posterior.kept.prepared
-    has_neighbours = isinstance(prepared, LowRankAndRemainder) and prepared.neighbours > 0
-    if has_neighbours and isinstance(posterior.P, ConstantInvertible):
-        return posterior.P, VECCHIA_FLOOR
-    if not isinstance(posterior.bound, LowerBound):
-        raise TypeError("an iterative posterior has a low-rank bound")
-    return posterior.bound.P, 1.0
+def errors_at_data(posterior: Posterior) -> Tensor:
+    """Return (c,) bounds of the error of the mean at all of the data.
+
+    Ke = r − De and |e_i| ≤ [A⁻¹]_ii^½ ‖e‖_A ≤ ‖e‖_A / √D_ii, so that the weights contribute |r_i| + √D_ii ‖e‖_A. The
+    drift's h − HᵀA⁻¹k is D_ii e_iᵀA⁻¹H there, no longer than D_ii [A⁻¹]_ii^½ ≤ √D_ii in the norm of S⁻¹: coefficients
+    that are off by δ contribute √D_ii ‖δ‖_S.
+    """
+    weights, problem, rounding = posterior.weights, posterior.problem, posterior.rounding
+    noise, drift = posterior.A.diagonal.sqrt()[:, None], posterior.drift_bounds()
+    errors = noise * (weights.error + drift.right + drift.coefficients)
+    errors = errors + weights.R.abs() + rounding.of_residual(weights)
+    errors = errors + STANDARDISED * UNIT_ROUNDOFF * problem.Y.abs() + rounding.of_mean(rounding.root, weights.X)
+    sizes = posterior.beta.abs() + problem.ordinary.abs()
+    return (errors + STANDARDISED * error_of_drift(problem.drift, problem.X) @ sizes).amax(0)

@@ -56,9 +56,14 @@ class Rounding:
 
     @classmethod
     def of(cls, A: KernelPlusDiagonal) -> "Rounding":
-        units = ENTRY_ERROR + 2 * math.sqrt(len(A)) + 4 * float(lengths_from_centre(A).max())
-        gamma = min(units * UNIT_ROUNDOFF, ENTIRELY_WRONG)
-        return cls(A.diagonal, A.kernel_diagonal().clamp_min(0).sqrt(), gamma)
+        """Return that of products in float64."""
+        return cls.with_lengths(A, float(lengths_from_centre(A).max()), UNIT_ROUNDOFF)
+
+    @classmethod
+    def with_lengths(cls, A: KernelPlusDiagonal, lengths: float, roundoff: float) -> "Rounding":
+        """Return that of arithmetic with this unit roundoff, where `Kernel.rounding_lengths` are no longer."""
+        units = ENTRY_ERROR + 2 * math.sqrt(len(A)) + 4 * lengths
+        return cls(A.diagonal, A.kernel_diagonal().clamp_min(0).sqrt(), min(units * roundoff, ENTIRELY_WRONG))
 
     def norm(self, delta: Tensor) -> Tensor:
         """Return (k,) upper bounds ‖D^-½ δ‖ of (δᵀA⁻¹δ)^½."""
@@ -87,8 +92,18 @@ class Rounding:
         s = self.root @ V.abs()
         return self.gamma * (4 * root_new * s + s.square() + (self.diagonal[:, None] * V.square()).sum(0))
 
+    def of_residual(self, solved: "Certified") -> Tensor:
+        """Return (n, k) how far the residuals of a solution may be off, in the arithmetic they were computed in."""
+        X = solved.X.abs()
+        return solved.gamma * (self.root[:, None] * (self.root @ X) + self.diagonal[:, None] * X)
+
+    def of_projections(self, V: Tensor, solved: "Certified") -> Tensor:
+        """Return (t, k) how far vᵀr of the residuals of a solution may be off: |v|ᵀ|δr|, and γ |v|ᵀ|r| for the sum."""
+        V = V.abs().T
+        return V @ self.of_residual(solved) + self.gamma * (V @ solved.R.abs())
+
     def of_gram(self, H: Tensor, H_error: Tensor, G: Tensor) -> Tensor:
-        """Return (b,) numbers e with |zᵀMz| ≤ b Σ e_i z_i² for the error M of HᵀG + Gᵀ(H − AG) in float64.
+        """Return (b,) numbers e with |zᵀMz| ≤ b Σ e_i z_i² for the error M of HᵀG + Gᵀ(H − AG).
 
         The residual gives M_ij up to γ (s_i s_j + g_i g_j), s_i = Σ_l √k_ll |G_li| and g_i = ‖D^½G_i‖, the sums and the
         error of H up to p_i g_j + p_j g_i, p_i = γ ‖D^-½H_i‖ + ‖D^-½δH_i‖, and (Σ|z|p)(Σ|z|g) is at most half of
@@ -102,12 +117,24 @@ class Rounding:
 
 @dataclass(frozen=True, eq=False)
 class Certified:
-    """Solutions X of A X = B with their residuals and an upper bound of each error ‖x − A⁻¹b‖_A."""
+    """Solutions X of A X = B with their residuals R and an upper bound of each error ‖x − A⁻¹b‖_A.
+
+    With r = b − Ax, bᵀA⁻¹b = bᵀx + xᵀr + rᵀA⁻¹r: it lies between ``quadratic`` and ``quadratic`` + error², up to
+    ``quadratic_error``.
+    """
 
     X: Tensor
     R: Tensor
     error: Tensor  # (k,)
     floor: Tensor  # (k,) the part of it that is rounding
+    quadratic: Tensor  # (k,) bᵀx + xᵀr
+    quadratic_error: Tensor  # (k,) how far rounding may have moved it
+    gamma: float  # the `Rounding.gamma` of the arithmetic in which R was computed
+
+    def columns(self, some: slice) -> "Certified":
+        """Return what is known of some of the columns."""
+        parts = (self.X[:, some], self.R[:, some], self.error[some], self.floor[some])
+        return Certified(*parts, self.quadratic[some], self.quadratic_error[some], self.gamma)
 
 
 def certified(
@@ -124,7 +151,10 @@ def certified(
     """
     R = B - A.with_precision(torch.float64) @ X
     floor = rounding.norm_of_residual_error(X, entries)
-    return Certified(X, R, bound.energy(R).sqrt() + floor, floor)
+    roots = entries if isinstance(entries, Tensor) else X.new_zeros(X.shape[1])
+    rounded = rounding.of_products(roots, X) + rounding.gamma * (B * X).abs().sum(0)
+    quadratic = (B * X + X * R).sum(0)
+    return Certified(X, R, bound.energy(R).sqrt() + floor, floor, quadratic, rounded, rounding.gamma)
 
 
 def error_of_drift(drift: Drift, X: Tensor) -> Tensor:

@@ -1,14 +1,22 @@
 """Rigorous bounds on the errors of predicted means, and brackets of predicted variances."""
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from kernelcg.events import Listener
-from kernelcg.inference.bounds.rounding import Certified, DriftBounds, certified, error_of_drift
+from kernelcg.inference.bounds.recomputed import LongDouble
+from kernelcg.inference.bounds.rounding import (
+    ENTRY_ERROR,
+    UNIT_ROUNDOFF,
+    Certified,
+    DriftBounds,
+    certified,
+    error_of_drift,
+)
 from kernelcg.inference.gaussian.prediction import Prediction
 from kernelcg.solvers import Status
 
@@ -17,6 +25,12 @@ if TYPE_CHECKING:
 
 TIGHTENINGS = 5
 """Solves, each to a smaller residual than the one before, after which a bracket is not narrowed any more."""
+
+NEGLIGIBLE = 1e-4
+"""Part of the noise's standard deviation up to which rounding of a mean is nothing to look at more closely."""
+
+OPERATIONS = 2e8
+"""Operations in long double for one block of points, about two seconds of one core."""
 
 
 def bounded_mean(posterior: "Posterior", X: Tensor, drift: DriftBounds) -> Prediction:
@@ -43,22 +57,54 @@ def bracketed(
     With v ≈ A⁻¹k, 2 kᵀv − vᵀAv ≤ kᵀA⁻¹k ≤ the same + ‖v − A⁻¹k‖²_A, and beside the bound of `bounded_mean` the mean has
     |vᵀ(Y − Hβ̂ − Aâ)| + ‖v − A⁻¹k‖_A ‖e‖_A for its second part.
     """
-    at, rounding = _AtPoints(posterior, X, drift), posterior.rounding
+    at, noise = _AtPoints(posterior, X, drift), posterior.visible_noise(prior_at(posterior, X), latent)
     V, status = tightened(posterior, at.K, at.prior, latent=latent, callback=callback)
-    least = (at.K * V.X + V.X * V.R).sum(0)
-    rounded = rounding.of_products(at.root, V.X) + rounding.gamma * at.prior
+    V = _narrowed(posterior, X, V, at.prior, noise)
+    least, rounded = V.quadratic, V.quadratic_error + (ENTRY_ERROR + X.shape[1]) * UNIT_ROUNDOFF * at.prior
     explained = torch.minimum(at.most, (least + V.error.square() + rounded).clamp_min(0).sqrt())
     length = (explained + V.error)[:, None]  # ≥ ‖v‖_A
     h_left = at.h - at.K.T @ posterior.drift_weights.X - V.X.T @ posterior.drift_weights.R
     h_error = at.h_error + length * drift.floor + V.error[:, None] * drift.error
     drift_low, drift_middle, drift_high = drift.leverage(h_left, h_error)
-    by_solution = (V.X.T @ posterior.weights.R).abs() + V.error[:, None] * at.error + length * at.floor
+    rounding = posterior.rounding.of_projections(V.X, posterior.weights)
+    by_solution = (V.X.T @ posterior.weights.R).abs() + V.error[:, None] * at.error
+    by_solution = by_solution + torch.minimum(rounding, length * posterior.weights.floor) + length * drift.right
     bound = torch.minimum(by_solution, explained[:, None] * at.error)
     bound = bound + drift_high[:, None] * drift.coefficients + at.evaluation
     left = (at.prior - least).clamp_min(0.0)
     low = (at.prior - least - V.error.square() - rounded).clamp_min(0.0) + drift_low.square()
     high = (at.prior - least + rounded).clamp_min(0.0) + drift_high.square()
-    return Prediction(at.mean, bound, left + drift_middle.square(), 0.5 * (high - low), low, high, status)
+    variance, half = left + drift_middle.square(), 0.5 * (high - low)
+    if bool(within(posterior.variance_tolerance, variance, half, noise).all()):
+        status = Status.CONVERGED
+    elif status is Status.CONVERGED:
+        status = Status.PRECISION_EXHAUSTED
+    return Prediction(at.mean, bound, variance, half, low, high, status)
+
+
+def within(tolerance: float, variance: Tensor, error: Tensor, noise: Tensor | float) -> Tensor:
+    """Return for each point whether the error is within the tolerance relative to variance and noise."""
+    return error <= tolerance * ((variance - error).clamp_min(0.0) + noise)
+
+
+def prior_at(posterior: "Posterior", X: Tensor) -> Tensor:
+    """Return k(x, x), (t,)."""
+    return posterior.A.kernel.diagonal(X).detach().clamp_min(0)
+
+
+def _narrowed(posterior: "Posterior", X: Tensor, V: Certified, prior: Tensor, noise: Tensor | float) -> Certified:
+    """Return V with residuals in long double where those of float64 leave too wide a bracket, if that is affordable."""
+    width = V.error.square() + 2 * V.quadratic_error
+    wide = ~within(posterior.variance_tolerance, prior - V.quadratic, width, noise)
+    precise = LongDouble.of(posterior.problem.system(posterior.gp), int(wide.sum()), OPERATIONS)
+    if precise is None or not bool(wide.any()):
+        return V
+    found = precise.certified(V.R[:, wide], V.X[:, wide], posterior.certifier(), points=X[wide])
+    parts = {}
+    for name in (field.name for field in fields(V) if field.name != "gamma"):
+        parts[name] = getattr(V, name).clone()
+        parts[name][..., wide] = getattr(found, name)
+    return replace(V, **parts)
 
 
 def tightened(
@@ -81,8 +127,7 @@ def tightened(
         report = posterior.solved(K, stopping, start, callback)
         root = prior.clamp_min(0).sqrt()
         V = certified(A, K, report.solution, posterior.certifier(), posterior.rounding, root)
-        least = (K * V.X + V.X * V.R).sum(0)
-        known = (prior - least - V.error.square()).clamp_min(0.0) + noise
+        known = (prior - V.quadratic - V.error.square()).clamp_min(0.0) + noise
         excess = float((V.error.square() / known.clamp_min(1e-300)).max()) / tolerance
         if excess <= 1:
             return V, Status.CONVERGED
@@ -98,11 +143,22 @@ class _AtPoints:
     def __init__(self, posterior: "Posterior", X: Tensor, drift: DriftBounds):
         A, rounding, weights = posterior.A, posterior.rounding, posterior.weights
         self.K = A.K.cross_block(X, precision=torch.float64).T.contiguous()  # (n, t)
-        self.prior = A.kernel.diagonal(X).detach().clamp_min(0)
+        self.prior = prior_at(posterior, X)
         self.root = self.prior.sqrt()
         self.most = (1 + rounding.gamma) * self.root  # ≥ (kᵀA⁻¹k)^½
         self.h, h_error = posterior.problem.drift(X), error_of_drift(posterior.problem.drift, X)
         self.mean = self.K.T @ weights.X + self.h @ posterior.beta
         self.evaluation = rounding.of_mean(self.root, weights.X) + h_error @ posterior.beta.abs()
+        if float(self.evaluation.max()) > NEGLIGIBLE * math.sqrt(A.spectrum_floor()):
+            self.evaluation = torch.minimum(self.evaluation, self._compared(posterior, X))
         self.h_error = h_error + rounding.of_mean(self.root, posterior.drift_weights.X)
-        self.floor, self.error = weights.floor + drift.right, weights.error + drift.right  # of ‖e‖_A, (c,)
+        self.error = weights.error + drift.right  # ≥ ‖e‖_A, (c,)
+
+    def _compared(self, posterior: "Posterior", X: Tensor) -> Tensor:
+        """Return how far the mean is from one computed in long double, and how far that may be off; ∞ without one."""
+        problem, beta = posterior.problem, posterior.beta
+        precise = LongDouble.of(problem.system(posterior.gp), 1, OPERATIONS, rows=len(X))
+        if precise is None:
+            return torch.full_like(self.mean, math.inf)
+        mean, off = precise.mean(X, posterior.weights.X, problem.drift, beta, self.root)
+        return (self.mean - mean).abs() + off

@@ -16,6 +16,7 @@ from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF, Certified, EnergyB
 from kernelcg.inference.gaussian.likelihood_by_pcg import FATAL
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.gaussian.posterior import Posterior
+from kernelcg.inference.gaussian.refinement import Fitted, refined
 from kernelcg.inference.learning.criterion_value import generalised_least_squares
 from kernelcg.operators import Invertible, KernelPlusDiagonal
 from kernelcg.planning import Kept
@@ -28,6 +29,9 @@ REFINEMENTS = 3
 
 EIGENVALUE_ROWS = 2500
 """Rows up to which all eigenvalues are computed where nothing else helps: they cost as much as 25 factorisations."""
+
+NEARLY = (Status.PRECISION_EXHAUSTED, Status.STAGNATED)
+"""Ends of a solve after which refinement with more digits may still meet the tolerance."""
 
 SATURATED = 1e-13
 """Residual relative to Y that no refinement can be asked for."""
@@ -75,12 +79,19 @@ def condition(
     first, G = solved.report.solution[:, :c], solved.report.solution[:, c:]
     drift_weights = certified(exact, problem.H, G, bound, rounding)
     beta, weights, report = _weights(problem, exact, solved, first, G, bound, rounding, stopping, callback)
+    first_fit = fitted = Fitted(beta, weights, drift_weights)
+    if report.status not in FATAL:
+        fitted = refined(problem, exact, first_fit, bound, rounding)
+        b = problem.centred - problem.H @ fitted.beta
+        if fitted is not first_fit and report.status in NEARLY and _is_solved(problem, b, fitted.weights, stopping):
+            note = "further refinement, with the residual in more digits, met the tolerance"
+            report = replace(report, status=Status.CONVERGED, tried=(*report.tried, note))
     return Posterior(
         gp,
         problem.storing(Storage.RECOMPUTED),  # predictions hold no n × n matrix
-        problem.ordinary + beta,
-        weights,
-        drift_weights,
+        problem.ordinary + fitted.beta,
+        fitted.weights,
+        fitted.drift_weights,
         report,
         bound,
         rounding,
@@ -122,15 +133,20 @@ def _weights(
         beta = beta + change
         b = problem.centred - problem.H @ beta
         weights = certified(exact, b, a, bound, rounding)
-        smallest = SATURATED * problem.Y.norm(dim=0)  # where the drift explains all, b is rounding
-        allowed = torch.maximum((stopping.rtol * b.norm(dim=0)).clamp_min(stopping.atol), smallest)
-        if bool((weights.R.norm(dim=0) <= allowed).all()) or report.status is not Status.CONVERGED:
+        if _is_solved(problem, b, weights, stopping) or report.status is not Status.CONVERGED:
             return beta, weights, report
         if attempt < REFINEMENTS:
             again = solve(exact, b, preconditioner=solved.P, start=a, stopping=stopping, callback=callback)
             note = "the weights were refined after the drift was taken out"
             report, solved_Y = _joined(report, again, note), again.solution
     return beta, weights, replace(report, status=Status.PRECISION_EXHAUSTED)
+
+
+def _is_solved(problem: Regression, b: Tensor, weights: Certified, stopping: Stopping) -> bool:
+    """Whether b − Aa met the tolerance for every column, as far as b is more than rounding."""
+    smallest = SATURATED * problem.Y.norm(dim=0)  # where the drift explains all, b is rounding
+    allowed = torch.maximum((stopping.rtol * b.norm(dim=0)).clamp_min(stopping.atol), smallest)
+    return bool((weights.R.norm(dim=0) <= allowed).all())
 
 
 def _joined(first: SolveReport, second: SolveReport, note: str) -> SolveReport:

@@ -114,7 +114,7 @@ class Posterior:
         if not variance and not bound:
             return Prediction(self.mean(X))
         self.certifier()
-        drift, by_factor = self._drift_bounds(), isinstance(self.bound, Exact) and not bound
+        drift, by_factor = self.drift_bounds(), isinstance(self.bound, Exact) and not bound
         parts, done = [], 0
         for some in X.split(self._columns_at_once(by_factor=by_factor)):
             parts.append(self._predicted(some, drift, variance, bound, latent, callback))
@@ -164,7 +164,8 @@ class Posterior:
         C.diagonal().clamp_min_(0.0)
         return C, status
 
-    def _drift_bounds(self) -> DriftBounds:
+    def drift_bounds(self) -> DriftBounds:
+        """Return what is known about the coefficients of the drift."""
         problem = self.problem
         H_error = error_of_drift(problem.drift, problem.X)
         sizes = self.beta.abs() + problem.ordinary.abs()  # Y − Hβ is computed by way of ordinary least squares

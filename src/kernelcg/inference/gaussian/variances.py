@@ -8,7 +8,7 @@ from torch import Tensor
 from kernelcg.events import Listener
 from kernelcg.inference.bounds.lower_bound import Exact
 from kernelcg.inference.bounds.rounding import DriftBounds, error_of_drift
-from kernelcg.inference.gaussian.brackets import tightened
+from kernelcg.inference.gaussian.brackets import tightened, within
 from kernelcg.solvers import CholeskyFactor, Status
 
 if TYPE_CHECKING:
@@ -41,14 +41,9 @@ def estimated_variances(
     least, middle, most = drift.leverage(left, off)
     of_drift = (most - least) * (most + least) + posterior.rounding.gamma * most.square()
     variance, error = (prior - explained).clamp_min(0.0) + middle.square(), error + of_drift
-    if status is Status.CONVERGED and not bool(within_tolerance(posterior, variance, error, noise).all()):
+    if status is Status.CONVERGED and not bool(within(posterior.variance_tolerance, variance, error, noise).all()):
         status = Status.PRECISION_EXHAUSTED
     return variance, error, status
-
-
-def within_tolerance(posterior: "Posterior", variance: Tensor, error: Tensor, noise: Tensor | float) -> Tensor:
-    """Return for each point whether the error is within the tolerance relative to variance and noise."""
-    return error <= posterior.variance_tolerance * ((variance - error).clamp_min(0.0) + noise)
 
 
 def explained_by_factor(
@@ -66,7 +61,7 @@ def explained_by_factor(
     sizes = rounding.root.square() + rounding.diagonal
     of_sums = rounding.gamma * prior
     error = of_sums + rounding.gamma * sizes.max() / rounding.diagonal.min() * explained
-    unsure = ~within_tolerance(posterior, prior - explained, error, noise)
+    unsure = ~within(posterior.variance_tolerance, prior - explained, error, noise)
     if bool(unsure.any()):
         V = factor.solve(K[:, unsure])
         error[unsure] = of_sums[unsure] + rounding.gamma * (sizes[:, None] * V.square()).sum(0)

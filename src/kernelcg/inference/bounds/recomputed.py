@@ -1,0 +1,87 @@
+"""Residuals and means recomputed in long double, where rounding in float64 is too much for a useful bound."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF, Certified, EnergyBound, Rounding, error_of_drift
+from kernelcg.inference.gaussian.drift import Drift
+from kernelcg.kernels.long_double import LONG_ROUNDOFF, Entries, Reals, long_double_entries, reals
+from kernelcg.operators import KernelPlusDiagonal
+
+OPERATIONS = 1e9
+"""Operations in long double that one check may take, about ten seconds of one core: 7,000 rows of ten features."""
+
+OPERATIONS_PER_ENTRY = 10
+"""Those of the exponential and the root of an entry, in units of what a feature costs it; a column costs a third."""
+
+ENTRIES_AT_ONCE = 1 << 18
+
+
+@dataclass(frozen=True, eq=False)
+class LongDouble:
+    """The matrix A in long double, and how far products with it may be off: 2,048 times less than in float64 on x86."""
+
+    A: KernelPlusDiagonal
+    entries: Entries
+    rounding: Rounding
+
+    @classmethod
+    def of(
+        cls, A: KernelPlusDiagonal, columns: int, operations: float = OPERATIONS, *, rows: int | None = None
+    ) -> "LongDouble | None":
+        """Return it if products with so many columns are affordable and the processor and the kernel have it.
+
+        Differences of inputs are rounded once, so that the distance of the data from the origin does not count.
+
+        Parameters
+        ----------
+        rows : of K that will be needed; None means all n
+        """
+        n, d = A.X.shape
+        work = (n if rows is None else rows) * n * (OPERATIONS_PER_ENTRY + d + columns / 3)
+        entries = long_double_entries(A.kernel)
+        if LONG_ROUNDOFF > UNIT_ROUNDOFF / 1000 or entries is None or work > operations or A.scale is not None:
+            return None
+        lengths = float(A.kernel.rounding_lengths(A.X.new_zeros(1, d, dtype=torch.float64)).max()) + d / 4
+        return cls(A, entries, Rounding.with_lengths(A, lengths, LONG_ROUNDOFF))
+
+    def certified(self, B: Tensor, X: Tensor, bound: EnergyBound, points: Tensor | None = None) -> Certified:
+        """Return what `rounding.certified` does, from a residual in long double. With ``points`` x*, B is k(X, x*).
+
+        D may have been rounded once in float64, and the residual is in the end: these count with u of float64.
+        """
+        data, V = reals(self.A.X), reals(X)
+        exact_B = reals(B) if points is None else self.entries(data, reals(points))
+        exact_R = exact_B - self.product(data, V) - reals(self.A.diagonal)[:, None] * V
+        R, quadratic = _tensor(exact_R, X), _tensor((exact_B * V + V * exact_R).sum(0), X)
+        roots = X.new_zeros(X.shape[1])
+        if points is not None:
+            roots = self.A.kernel.diagonal(points).detach().clamp_min(0).sqrt()
+        DX2 = (self.A.diagonal[:, None] * X.square()).sum(0)
+        floor = self.rounding.norm_of_residual_error(X, roots)
+        floor = floor + UNIT_ROUNDOFF * (DX2.sqrt() + self.rounding.norm(R))
+        rounded = self.rounding.of_products(roots, X) + self.rounding.gamma * (_tensor(exact_B, X) * X).abs().sum(0)
+        rounded = rounded + UNIT_ROUNDOFF * (DX2 + (X * R).abs().sum(0) + quadratic.abs())
+        return Certified(X, R, bound.energy(R).sqrt() + floor, floor, quadratic, rounded, self.rounding.gamma)
+
+    def mean(self, X: Tensor, a: Tensor, drift: Drift, beta: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
+        """Return k(x, X)a + h(x)β, rounded to float64, and how far it may be off; ``root`` are √k(x, x)."""
+        points = reals(X)
+        h = np.concatenate([np.ones((len(points), 1)), points - reals(drift.centre)], axis=1) @ reals(drift.T)
+        mean = _tensor(self.product(points, reals(a)) + h @ reals(beta), a)
+        of_drift = error_of_drift(drift, X) * (LONG_ROUNDOFF / UNIT_ROUNDOFF)
+        return mean, self.rounding.of_mean(root, a) + of_drift @ beta.abs() + UNIT_ROUNDOFF * mean.abs()
+
+    def product(self, rows: Reals, V: Reals) -> Reals:
+        """Return K(rows, X) V, a few rows at a time."""
+        data = reals(self.A.X)
+        size = max(1, ENTRIES_AT_ONCE // len(data))
+        parts = [self.entries(rows[i : i + size], data) @ V for i in range(0, len(rows), size)]
+        return np.concatenate(parts) if parts else np.zeros((0, V.shape[1]), dtype=V.dtype)
+
+
+def _tensor(values: Reals, like: Tensor) -> Tensor:
+    return torch.from_numpy(np.asarray(values, dtype=np.float64)).to(like)

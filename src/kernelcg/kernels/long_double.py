@@ -1,0 +1,123 @@
+"""Entries of K in NumPy's long double, for checks: 64 binary digits where the processor has them, instead of 53.
+
+Torch has no such numbers, so the formulas of the library's kernels are written here a second time; a test holds the two
+together. A kernel of one's own has no formula here.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kernelcg.kernels.base import Kernel
+from kernelcg.kernels.composite import Constant, Linear, Product, Sum
+from kernelcg.kernels.laplacian import Laplacian
+from kernelcg.kernels.polynomial import Cosine, Polynomial, Power
+from kernelcg.kernels.stationary import RBF, Matern, Periodic, RationalQuadratic, Stationary
+
+REAL = np.longdouble
+
+Reals = NDArray[Any]  # of long doubles
+
+Entries = Callable[[Reals, Reals], Reals]
+"""k(x_i, y_j) as an (n, m) array, for rows x_i and y_j."""
+
+LONG_ROUNDOFF = float(np.finfo(REAL).eps) / 2
+"""2⁻⁶⁴ on x86; on processors without such numbers it may be that of float64, and nothing is gained."""
+
+
+def reals(values: Tensor) -> Reals:
+    """Return a tensor of float64 numbers in long double, exactly."""
+    exact: Reals = values.detach().double().cpu().numpy().astype(REAL)
+    return exact
+
+
+def long_double_entries(kernel: Kernel) -> Entries | None:
+    """Return the formula of the kernel in long double, or None where there is none."""
+    if isinstance(kernel, Sum | Product):
+        left, right = long_double_entries(kernel.left), long_double_entries(kernel.right)
+        if left is None or right is None:
+            return None
+        if isinstance(kernel, Sum):
+            return lambda X, Y: left(X, Y) + right(X, Y)
+        return lambda X, Y: left(X, Y) * right(X, Y)
+    if isinstance(kernel, Power):
+        base, exponent = long_double_entries(kernel.kernel), kernel.exponent
+        return None if base is None else lambda X, Y: base(X, Y) ** exponent
+    formulas: dict[type[Kernel], Callable[[Any, Reals, Reals], Reals]] = {
+        Constant: _constant,
+        Linear: _linear,
+        Polynomial: _polynomial,
+        Cosine: _cosine,
+        Laplacian: _laplacian,
+        Periodic: _periodic,
+        RBF: _stationary,
+        Matern: _stationary,
+        RationalQuadratic: _stationary,
+    }
+    found = formulas.get(type(kernel))
+    return None if found is None else lambda X, Y: found(kernel, X, Y)
+
+
+def _constant(kernel: Constant, X: Reals, Y: Reals) -> Reals:
+    return np.full((len(X), len(Y)), reals(kernel.variance)[()])
+
+
+def _linear(kernel: Linear, X: Reals, Y: Reals) -> Reals:
+    return (reals(kernel.variance) * X) @ Y.T
+
+
+def _polynomial(kernel: Polynomial, X: Reals, Y: Reals) -> Reals:
+    return (reals(kernel.gamma) * (X @ Y.T) + REAL(kernel.coef0)) ** kernel.degree
+
+
+def _cosine(kernel: Cosine, X: Reals, Y: Reals) -> Reals:
+    def directions(Z: Reals) -> Reals:
+        largest = np.abs(Z).max(1, keepdims=True)
+        Z = Z / np.where(largest > 0, largest, 1)
+        return Z / np.sqrt(np.maximum((Z * Z).sum(1, keepdims=True), 1))
+
+    return reals(kernel.variance) * (directions(X) @ directions(Y).T)
+
+
+def _laplacian(kernel: Laplacian, X: Reals, Y: Reals) -> Reals:
+    lengths, total = np.broadcast_to(reals(kernel.lengthscale), X.shape[1]), 0
+    for r, length in enumerate(lengths):
+        total = total + np.abs(np.subtract.outer(X[:, r], Y[:, r])) / length
+    return reals(kernel.variance) * np.exp(-total)
+
+
+def _periodic(kernel: Periodic, X: Reals, Y: Reals) -> Reals:
+    lengths = np.broadcast_to(reals(kernel.lengthscale), X.shape[1])
+    periods, total, pi = np.broadcast_to(reals(kernel.period), X.shape[1]), 0, 4 * np.arctan(REAL(1))
+    for r, (length, period) in enumerate(zip(lengths, periods, strict=True)):
+        phases = [np.fmod(Z[:, r], period) / period for Z in (X, Y)]  # whole periods taken out without rounding
+        total = total + (np.sin(pi * np.subtract.outer(*phases)) / length) ** 2
+    return reals(kernel.variance) * np.exp(-2 * total)
+
+
+def _stationary(kernel: Stationary, X: Reals, Y: Reals) -> Reals:
+    """Return σ² times the profile of s = Σ_r ((x_r − y_r) / l_r)², by direct differences."""
+    inverses = 1 / np.broadcast_to(reals(kernel.lengthscale), X.shape[1])
+    s, difference = np.zeros((len(X), len(Y)), dtype=REAL), np.empty((len(X), len(Y)), dtype=REAL)
+    for r, inverse in enumerate(inverses):
+        np.subtract.outer(X[:, r], Y[:, r], out=difference)
+        difference *= inverse
+        difference *= difference
+        s += difference
+    return reals(kernel.variance) * _profile(kernel, s)
+
+
+def _profile(kernel: Stationary, s: Reals) -> Reals:
+    if isinstance(kernel, RBF):
+        return np.exp(-s / 2)
+    if isinstance(kernel, RationalQuadratic):
+        alpha = reals(kernel.alpha)
+        return np.exp(-alpha * np.log1p(s / (2 * alpha)))
+    if isinstance(kernel, Matern):
+        q = np.sqrt(REAL(2 * kernel.nu) * s)
+        polynomial = {0.5: 1, 1.5: 1 + q, 2.5: 1 + q + q * q / 3}[kernel.nu]
+        return polynomial * np.exp(-q)
+    raise TypeError(f"{type(kernel).__name__} has no formula in long double")
