@@ -3,11 +3,15 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 BENCH_INSTALLED := .venv/.bench-installed
+DOCS_INSTALLED := .venv/.docs-installed
 export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: demo test fuzz fuzz-files lint check bench figure1 figures23 figures-quick format clean
+.PHONY: demo photograph test fuzz fuzz-files lint docs check bench figure1 figures23 figures-quick format clean
 
-demo: $(INSTALLED)  ## restore a photograph from a seventh of its pixels, compare solvers, write demo.png
+demo: $(INSTALLED)  ## fit a table of invented houses, predict, write a report: demo/houses.html
+	$(BIN)/kernelcg demo --out demo
+
+photograph: $(INSTALLED)  ## restore a photograph from a seventh of its pixels, compare solvers, write demo.png
 	$(BIN)/python examples/demo.py
 
 test: $(INSTALLED)  ## run all tests, in parallel, one thread each
@@ -23,7 +27,10 @@ lint: $(INSTALLED)  ## format, lint, spelling, strict types, import contract
 	$(BIN)/mypy
 	PYTHONPATH=src $(BIN)/lint-imports
 
-check: lint test  ## everything CI checks
+docs: $(DOCS_INSTALLED)  ## build the documentation into site/, every link checked
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+check: lint test docs  ## everything CI checks
 
 bench: $(BENCH_INSTALLED)  ## speed as ratios against peers in the same run; writes benchmarks/results/*.csv
 	$(BIN)/python benchmarks/products.py
@@ -57,10 +64,14 @@ $(INSTALLED): pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,plot,cli]"
 	touch $@
 
+$(DOCS_INSTALLED): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt "mkdocs-material>=9.5" "mkdocstrings[python]>=0.27"
+	touch $@
+
 $(BENCH_INSTALLED): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt gpytorch
 	-$(BIN)/python -m pip install --quiet --constraint constraints.txt pykeops
 	touch $@
 
 clean:
-	rm -rf .venv build dist demo.png .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv build dist demo demo.png site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,7 +1,7 @@
 """Restore a photograph from a seventh of its pixels with an exact Gaussian process; solve its system five ways.
 
 The photograph comes with scikit-learn (china.jpg, see its licence there). The three colours share one kernel,
-whose hyperparameters are learned from 10,000 noisy pixels. Run it with `make demo`.
+whose hyperparameters are learned from 10,000 noisy pixels. Run it with `make photograph`.
 """
 
 import time

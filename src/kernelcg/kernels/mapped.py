@@ -110,8 +110,9 @@ class OnSphere(Mapped):
         return self.radius * on_unit_sphere(X)
 
     def rounding_lengths(self, X: Tensor) -> Tensor:
-        """Return eight times that of the part: an angle of up to 2π is rounded before its sine is taken."""
-        return 8 * self.part.rounding_lengths(self.inputs(X))
+        """Return eight times that of the part at the radius: angles up to 2π are rounded before sines are taken."""
+        axes = self.radius * torch.eye(3, dtype=torch.float64, device=X.device)
+        return (8 * self.part.rounding_lengths(axes).norm()).to(X).expand(len(X))
 
 
 class GreatCircle(Kernel):
