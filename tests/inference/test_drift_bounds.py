@@ -1,4 +1,4 @@
-"""The drift's part of a variance: the estimate is no bound, and rounding of the inputs is no direction."""
+"""The drift's part of a variance: the estimate is no bound, the bracket is one, rounding is no direction."""
 
 import numpy as np
 import pytest
