@@ -1,6 +1,7 @@
 """Each likelihood is the distribution its docstring says: densities, moments, admissible observations, records."""
 
 import copy
+import math
 import pickle
 
 import mpmath as mp
@@ -208,6 +209,21 @@ def test_differences_of_log_gamma_keep_their_digits(x):
     assert log_power_over_gamma(column(x)[0]).item() == pytest.approx(float(power), rel=1e-14)
     result = log_rising(column(x)[0], column(0.5, 7.0, 300.0))
     np.testing.assert_allclose(result, [float(value) for value in rising], rtol=1e-14)
+
+
+@pytest.mark.parametrize("count", [1e5, 1e9, 1e13])
+@pytest.mark.parametrize("likelihood", [Poisson(), NegativeBinomial(1e-4), NegativeBinomial(2.0), Binomial()])
+def test_densities_of_large_counts_keep_their_digits(likelihood, count):
+    """Near the mean the terms of log p are as large as the count, and cancel."""
+    y, exposure = column(count, count, count), column(3 * count, 2 * count, 4 * count)
+    odds = count / (exposure - count) if isinstance(likelihood, Binomial) else count / exposure
+    f = odds.log() + column(0.0, 3.0, -0.1) / math.sqrt(count)
+    result = likelihood.log_density(y, f, exposure)
+    truth = [
+        log_density_and_derivatives(likelihood, *row)[0] for row in zip(*map(_list, (y, f, exposure)), strict=True)
+    ]
+    # the rounding of f, of size 1e-16 beside 1/√count, moves log p by itself
+    np.testing.assert_allclose(result, np.array(truth, dtype=float), rtol=1e-13, atol=1e-14 * math.sqrt(count))
 
 
 def test_a_likelihood_needs_its_formula():

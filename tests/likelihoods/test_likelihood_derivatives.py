@@ -209,3 +209,21 @@ def test_derivatives_do_not_depend_on_the_surrounding_mode():
     for a, b in zip(inside, outside, strict=True):
         assert all(torch.equal(vars(a)[field], vars(b)[field]) for field in vars(a))
         assert outside[0].slope.abs().min() > 0.01
+
+
+@given(names, latents, st.floats(1e-6, 8))
+def test_the_range_of_the_curvature(name, f, radius):
+    """No W within the radius is outside the range, and its ends are taken on."""
+    likelihood = LIKELIHOODS[name]
+    y, f, exposure = table(likelihood, [f])
+    low, high = likelihood.curvature_range(y, f, torch.full_like(f, radius), exposure)
+    places = f + radius * torch.linspace(-1, 1, 401, dtype=torch.float64)[:, None]
+    W = torch.stack([likelihood.derivatives(y, place, exposure).curvature for place in places])
+    room = 1e-12 * W.abs().amax(0)
+    assert likelihood.curvature_extremes(y, exposure) is not None
+    assert bool((low - room <= W).all())
+    assert bool((high + room >= W).all())
+    step = 2 * radius / 400
+    slopes = torch.stack([likelihood.derivatives(y, place, exposure).slope.abs() for place in places]).amax(0)
+    assert bool((W.amin(0) - low <= 2 * step * slopes + room).all())
+    assert bool((high - W.amax(0) <= 2 * step * slopes + room).all())

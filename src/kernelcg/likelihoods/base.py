@@ -13,6 +13,9 @@ from kernelcg.parameters import Parametric
 ONE = torch.tensor(1.0, dtype=torch.float64)
 """The exposure of an ordinary observation."""
 
+SAMPLED_STEPS = 8
+"""Places on each side of f at which the range of an unknown W is looked at."""
+
 
 @dataclass(frozen=True)
 class Derivatives:
@@ -74,6 +77,28 @@ class Likelihood(Parametric, ABC):
                 values.append(_derivative(values[-1], f, create_graph=learns or not last))
         value, first, second, third = values if learns else [tensor.detach() for tensor in values]
         return Derivatives(value, first, -second, -third)
+
+    def curvature_extremes(self, y: Tensor, exposure: Tensor = ONE) -> tuple[Tensor, ...] | None:
+        """Return the values of f at which W, as a function of f, has its extremes: between them it rises or falls.
+
+        () if it rises or falls everywhere. None, the default, means that they are not known: error bounds that need
+        the range of W are then estimates.
+        """
+        return None
+
+    def curvature_range(self, y: Tensor, f: Tensor, radius: Tensor, exposure: Tensor = ONE) -> tuple[Tensor, Tensor]:
+        """Return the least and the largest W at distances up to the radius from f, entry by entry.
+
+        Exact where `curvature_extremes` are known, otherwise from a few places in between.
+        """
+        left, right = f - radius, f + radius
+        extremes = self.curvature_extremes(y, exposure)
+        if extremes is None:
+            places = [f + (step / SAMPLED_STEPS) * radius for step in range(-SAMPLED_STEPS, SAMPLED_STEPS + 1)]
+        else:
+            places = [left, f, right, *(place.expand_as(f).clamp(left, right) for place in extremes)]
+        values = torch.stack([self.derivatives(y, place, exposure).curvature.detach() for place in places])
+        return values.amin(0), values.amax(0)
 
     def parameter_derivatives(self, y: Tensor, f: Tensor, exposure: Tensor = ONE) -> ParameterDerivatives:
         """Return ∂/∂log φ_i of log p, ∂log p / ∂f and W, for each hyperparameter φ_i."""

@@ -26,6 +26,9 @@ class Gaussian(Likelihood):
         log_density = self.log_density(y, f, exposure)
         return Derivatives(log_density, u / self.variance, torch.ones_like(u) / self.variance, torch.zeros_like(u))
 
+    def curvature_extremes(self, y: Tensor, exposure: Tensor = ONE) -> tuple[Tensor, ...]:
+        return ()
+
     def start(self, y: Tensor, exposure: Tensor = ONE) -> float:
         return y.mean().item()
 
@@ -67,6 +70,11 @@ class StudentT(Likelihood):
         W = factor / a * ((1 - square) * h) * h
         slope = 2 * factor / a.square() * (w * h) * ((3 - square) * h) * h
         return Derivatives(self.log_density(y, f, exposure), factor * (w * h), W, slope)
+
+    def curvature_extremes(self, y: Tensor, exposure: Tensor = ONE) -> tuple[Tensor, ...]:
+        """Return w = 0, where W is largest, and w = ±√3, where it is least."""
+        away = math.sqrt(3) * self._width.detach()
+        return y - away, y, y + away
 
     def start(self, y: Tensor, exposure: Tensor = ONE) -> float:
         return y.median().item()

@@ -21,10 +21,16 @@ def log_rising(x: Tensor, y: Tensor | float) -> Tensor:
 
 
 def log_power_over_gamma(x: Tensor) -> Tensor:
-    """Return x log x − x − log Γ(x) for one number x."""
-    if x.detach().item() < LARGE:
-        return x * x.log() - x - torch.lgamma(x)
-    return 0.5 * (x / (2 * math.pi)).log() - _delta(x)
+    """Return x log x − x − log Γ(x) for every x > 0."""
+    small, large = x.clamp_max(LARGE), x.clamp_min(LARGE)
+    series = 0.5 * (large / (2 * math.pi)).log() - _delta(large)
+    return torch.where(x < LARGE, small * small.log() - small - torch.lgamma(small), series)
+
+
+def log_factorial_excess(y: Tensor) -> Tensor:
+    """Return log y! − (y log y − y) for every y ≥ 0: what is left when the large terms have cancelled."""
+    positive = torch.where(y > 0, y, 1.0)
+    return torch.where(y > 0, positive.log() - log_power_over_gamma(positive), 0.0)
 
 
 def _delta(x: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kernelcg.likelihoods.base import ONE, Derivatives, Likelihood, require
-from kernelcg.likelihoods.log_gamma import log_power_over_gamma, log_rising
+from kernelcg.likelihoods.log_gamma import log_factorial_excess, log_power_over_gamma
 from kernelcg.likelihoods.logit import log_odds_density, log_odds_derivatives
 
 
@@ -19,6 +19,9 @@ class LogLink(Likelihood):
     @abstractmethod
     def variance_coefficients(self) -> tuple[float, float]:
         """Return a and b."""
+
+    def curvature_extremes(self, y: Tensor, exposure: Tensor = ONE) -> tuple[Tensor, ...]:
+        return ()
 
     def log_mean(self, f: Tensor, exposure: Tensor) -> Tensor:
         """Return log μ."""
@@ -52,8 +55,10 @@ class Poisson(Count):
     """Counts with μ = exposure · eᶠ: log p = y log μ − μ − log y!."""
 
     def log_density(self, y: Tensor, f: Tensor, exposure: Tensor) -> Tensor:
-        log_mu = self.log_mean(f, exposure)
-        return y * log_mu - log_mu.exp() - torch.lgamma(y.to(f) + 1)
+        """Return −y (eˢ − 1 − s) − (log y! − y log y + y), s = log μ − log y: large counts keep their digits."""
+        log_mu, y = self.log_mean(f, exposure), y.to(f)
+        s = log_mu - torch.where(y > 0, y, 1.0).log()
+        return -torch.where(y > 0, y * (torch.expm1(s) - s), s.exp()) - log_factorial_excess(y)
 
     def derivatives(self, y: Tensor, f: Tensor, exposure: Tensor = ONE) -> Derivatives:
         mu = self.log_mean(f, exposure).exp()
@@ -75,11 +80,15 @@ class NegativeBinomial(Count):
 
     def log_density(self, y: Tensor, f: Tensor, exposure: Tensor) -> Tensor:
         r, y = 1 / self.dispersion, y.to(f)
-        return log_odds_density(y, r, self._log_odds(f, exposure)) + log_rising(r, y) - torch.lgamma(y + 1)
+        excess = log_power_over_gamma(r) - log_power_over_gamma(y + r) - log_factorial_excess(y)
+        return log_odds_density(y, r, self._log_odds(f, exposure)) + excess
 
     def derivatives(self, y: Tensor, f: Tensor, exposure: Tensor = ONE) -> Derivatives:
         log_density = self.log_density(y, f, exposure)
         return log_odds_derivatives(y, 1 / self.dispersion, self._log_odds(f, exposure), log_density)
+
+    def curvature_extremes(self, y: Tensor, exposure: Tensor = ONE) -> tuple[Tensor, ...]:
+        return (-self._log_odds(torch.zeros_like(y), exposure).detach(),)
 
     def variance_coefficients(self) -> tuple[float, float]:
         return 1.0, self.dispersion.item()

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from kernelcg.likelihoods.base import ONE, Derivatives, Likelihood, require
+from kernelcg.likelihoods.log_gamma import log_factorial_excess
 
 
 class Logit(Likelihood):
@@ -21,12 +22,17 @@ class Logit(Likelihood):
         """Return N."""
 
     def log_density(self, y: Tensor, f: Tensor, exposure: Tensor) -> Tensor:
-        N = self.trials(exposure).to(f)
-        return log_odds_density(y, N - y, f) + log_binomial(N, y.to(f))
+        """Return log p with log (N choose y) and the largest value of the rest taken together: both may be huge."""
+        N, y = self.trials(exposure).to(f), y.to(f)
+        excess = log_factorial_excess(N) - log_factorial_excess(y) - log_factorial_excess(N - y)
+        return log_odds_density(y, N - y, f) + excess
 
     def derivatives(self, y: Tensor, f: Tensor, exposure: Tensor = ONE) -> Derivatives:
         N = self.trials(exposure).to(f)
         return log_odds_derivatives(y, N - y, f, self.log_density(y, f, exposure))
+
+    def curvature_extremes(self, y: Tensor, exposure: Tensor = ONE) -> tuple[Tensor, ...]:
+        return (torch.zeros_like(y),)
 
     def check(self, y: Tensor, exposure: Tensor = ONE) -> None:
         super().check(y, exposure)
@@ -62,8 +68,19 @@ class Binomial(Logit):
 
 
 def log_odds_density(a: Tensor, b: Tensor, f: Tensor) -> Tensor:
-    """Return a log σ(f) + b log σ(−f)."""
-    return a * logsigmoid(f) + b * logsigmoid(-f)
+    r"""Return a log σ(f) + b log σ(−f) minus its largest value, which it has at log(a / b): a number ≤ 0.
+
+    With p = a / (a + b), q = 1 − p and h = f − log(a / b) it is
+    :math:`-a \log(1 + q (e^{-h} - 1)) - b \log(1 + p (e^h - 1))`, which keeps its digits near h = 0 however large a and
+    b are.
+    """
+    some_a, some_b = torch.where(a > 0, a, 1.0), torch.where(b > 0, b, 1.0)
+    log_p, log_q = -torch.log1p(b / some_a), -torch.log1p(a / some_b)
+    h = f - (some_a.log() - some_b.log())
+    is_near, near_h = (h.abs() < 1) & (a > 0) & (b > 0), h.clamp(-1, 1)
+    near = a * torch.log1p(log_q.exp() * torch.expm1(-near_h)) + b * torch.log1p(log_p.exp() * torch.expm1(near_h))
+    far = a * (log_p - logsigmoid(f)) + b * (log_q - logsigmoid(-f))
+    return -torch.where(is_near, near, far)
 
 
 def log_odds_derivatives(a: Tensor, b: Tensor, f: Tensor, log_density: Tensor) -> Derivatives:
@@ -71,8 +88,3 @@ def log_odds_derivatives(a: Tensor, b: Tensor, f: Tensor, log_density: Tensor) -
     p, q = f.sigmoid(), (-f).sigmoid()
     W = (a + b) * p * q
     return Derivatives(log_density, a * q - b * p, W, -W * torch.tanh(f / 2))
-
-
-def log_binomial(N: Tensor, y: Tensor) -> Tensor:
-    """Return log (N choose y)."""
-    return torch.lgamma(N + 1) - torch.lgamma(y + 1) - torch.lgamma(N - y + 1)

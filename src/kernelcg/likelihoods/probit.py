@@ -25,6 +25,9 @@ class BernoulliProbit(Likelihood):
         r, W, slope = hazard(sign * f)
         return Derivatives(self.log_density(y, f, exposure), sign * r, W, sign * slope)
 
+    def curvature_extremes(self, y: Tensor, exposure: Tensor = ONE) -> tuple[Tensor, ...]:
+        return ()
+
     def check(self, y: Tensor, exposure: Tensor = ONE) -> None:
         super().check(y, exposure)
         require((y == 0) | (y == 1), y, "y must be 0 or 1")
