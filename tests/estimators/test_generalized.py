@@ -3,6 +3,7 @@
 import math
 import pickle
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -410,7 +411,7 @@ def test_one_warning_says_what_ended_early():
     model, messages = told(lambda: fixed(rtol=1e-30).fit(*counts()))
     assert len(messages) == 1
     assert "NOT exact: Newton's method for the mode" in messages[0]
-    assert str(model.certificate_).startswith("NOT CONVERGED")
+    assert str(model.certificate_).startswith("NOT exact")
 
 
 def test_points_without_concavity_are_counted():
@@ -454,3 +455,40 @@ def test_the_mode_is_that_of_the_dense_formula():
     np.testing.assert_allclose(std**2, variance, rtol=1e-6)
     assert isinstance(model.likelihood_, Poisson)
     assert torch.is_tensor(model.posterior_.mode.f)
+
+
+# what cannot be represented, or is not known
+
+
+def test_predictions_beyond_float64_are_said():
+    X, y = counts()
+    model = fixed(mean="linear").fit(X, y)
+    (_, std), messages = told(lambda: model.predict(np.full((1, X.shape[1]), 1e5), return_std=True))
+    assert np.isinf(std).all()
+    assert len(messages) == 1
+    assert "more than 1e308" in messages[0]
+    _, messages = told(lambda: model.predict(X, return_std=True))
+    assert messages == []
+
+
+@pytest.mark.parametrize("mean", ["zero", "constant", "linear"])
+@pytest.mark.parametrize("scale", [1e-12, 1e-7, 1e7])
+def test_student_t_in_small_and_large_units(mean, scale):
+    """The units of y change nothing but the units of the answer."""
+    X, y = with_outliers(60)
+    model, _ = told(lambda: GPGeneralizedRegressor(mean=mean, max_iter=20).fit(X, scale * y))
+    mean_, std = model.predict(X, return_std=True)
+    assert np.isfinite(mean_).all()
+    assert np.median(np.abs(mean_ - scale * y)) < scale
+    assert np.median(std) < 2 * scale
+
+
+def test_a_prediction_that_is_not_known_warns():
+    X, y = counts()
+    model = fixed().fit(X, y)
+    posterior = model.posterior_
+    model.posterior_ = replace(posterior, error=replace(posterior.error, deviations=0.5, energy=0.5))
+    for work in (lambda: model.predict(X, return_std=True), lambda: model.latent(X, return_std=True)):
+        _, messages = told(work)
+        assert len(messages) == 1
+        assert "may be off by up to" in messages[0]

@@ -1,5 +1,6 @@
 """Gaussian process regression for counts, proportions, positive amounts and outliers."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -10,6 +11,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
+from kernelcg.errors import ConvergenceWarning
 from kernelcg.estimators.data import as_tensor
 from kernelcg.estimators.inputs import checked_data
 from kernelcg.estimators.laplace_estimator import Floats, LaplaceEstimator
@@ -18,6 +20,7 @@ from kernelcg.estimators.settings import START_NOISE, first_kernel
 from kernelcg.events import Listener
 from kernelcg.inference.gaussian.drift import MeanKind, spread_of
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
+from kernelcg.inference.laplace.posterior import LatentPrediction
 from kernelcg.inference.learning.given_optimizer import GivenOptimizer
 from kernelcg.likelihoods import Binomial, Gamma, Gaussian, Likelihood, NegativeBinomial, Poisson, StudentT
 from kernelcg.planning import Plan
@@ -41,6 +44,12 @@ IDENTITY = (Gaussian, StudentT)
 """Likelihoods whose latent value is the centre of y, in its units."""
 
 CONSTANT = "nothing was learned, since y is constant: the hyperparameters are those of the start"
+
+NEGLIGIBLE = 1e-3
+"""Error of the latent function, in its standard deviations, that no moment of y can feel."""
+
+LARGEST_EXPONENT = 300.0
+"""Exponent of half the largest float64 number, nearly."""
 
 NORMAL_MAD = 1.4826
 """Standard deviation of a Gaussian in units of its median absolute deviation."""
@@ -209,9 +218,30 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
             mean = self.posterior_.mean(points)
             tell_of_all(heard, points)
             return mean[:, 0].cpu().numpy()
-        latent, variance = self._latent(points, heard)
-        mean, spread = self.likelihood_.predict(latent, variance, amounts)
-        return (mean.cpu().numpy(), spread.sqrt().cpu().numpy()) if return_std else mean.cpu().numpy()
+        found = self._with_covariance(points, heard)
+        mean, std = self._moments(found, amounts)
+        self._warn_of_prediction(found, self._errors(found, amounts, mean, std), "standard deviations of y")
+        _warn_of_overflow(mean, std, found)
+        return (mean.cpu().numpy(), std.cpu().numpy()) if return_std else mean.cpu().numpy()
+
+    def _moments(self, found: LatentPrediction, amounts: Tensor, share: float = 0.0) -> tuple[Tensor, Tensor]:
+        """Return mean and standard deviation of y, with this share of the latent errors added."""
+        latent = found.mean[:, 0] + share * found.mean_bound
+        variance = found.variances[:, 0] + share * found.variance_error
+        mean, spread = self.likelihood_.predict(latent, variance.clamp_min(0.0), amounts)
+        return mean, spread.sqrt()
+
+    def _errors(self, found: LatentPrediction, amounts: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+        """Return (t,) how far mean and standard deviation of y may be off, in units of the latter."""
+        variance = found.variances[:, 0]
+        small = torch.maximum(found.mean_bound / variance.sqrt(), found.variance_error / variance)
+        if bool((small <= NEGLIGIBLE).all()) or not bool(found.mean_bound.isfinite().all()):
+            return torch.where(variance > 0, small, 0.0).nan_to_num(nan=0.0)
+        ends = [self._moments(found, amounts, share) for share in (-1.0, 1.0)]
+        off = torch.stack(
+            [(value - centre).abs() for end in ends for value, centre in zip(end, (mean, std), strict=True)]
+        )
+        return torch.where(std.isfinite(), off.amax(0) / std.clamp_min(1e-300), 0.0)
 
     def latent(self, X: Any, return_std: bool = False) -> Any:
         """Return the mean (t,) of the latent function at X, drift included, and if asked for its standard deviation."""
@@ -219,8 +249,9 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
         points = self._points(X)
         if not return_std:
             return self.posterior_.mean(points)[:, 0].cpu().numpy()
-        mean, variance = self._latent(points)
-        return mean.cpu().numpy(), variance.sqrt().cpu().numpy()
+        found = self._with_covariance(points)
+        self._warn_of_latent(found)
+        return found.mean[:, 0].cpu().numpy(), found.variances[:, 0].sqrt().cpu().numpy()
 
     def log_predictive_density(self, X: Any, y: Any, exposure: Any = None) -> Floats:
         """Return (t,) log p(y | x, data), averaged over the latent values: how well new observations were foreseen."""
@@ -228,7 +259,9 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
         points = self._points(X)
         y, amounts = self._observed(y, points), self._exposure(exposure, points)
         self.likelihood_.check(y, amounts)
-        mean, variance = self._latent(points)
+        found = self._with_covariance(points)
+        self._warn_of_latent(found)
+        mean, variance = found.mean[:, 0], found.variances[:, 0]
         return self.likelihood_.log_predictive(y, mean, variance, amounts).cpu().numpy()
 
     def score(self, X: Any, y: Any, exposure: Any = None, sample_weight: Any = None) -> float:
@@ -237,11 +270,6 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
         if exposure is None and bool((self.posterior_.problem.exposure != 1).any()):
             raise ValueError("the model was fitted with exposures other than 1: score needs those of X")
         return float(r2_score(y, self.predict(X, exposure), sample_weight=sample_weight))
-
-    def _latent(self, points: Tensor, callback: Listener | None = None) -> tuple[Tensor, Tensor]:
-        """Return mean and variance of the latent function."""
-        found = self._with_covariance(points, callback)
-        return found.mean[:, 0], found.covariance[:, 0, 0]  # type: ignore[index]
 
     def _exposure(self, exposure: Any, points: Tensor) -> Tensor:
         amounts = as_tensor(_checked_exposure(exposure, len(points))).to(points.device)
@@ -264,6 +292,22 @@ def _checked_exposure(exposure: Any, n: int) -> Floats:
     if values.shape not in ((), (n,)):
         raise ValueError(f"exposure must be one number or {n} of them, not of shape {values.shape}")
     return np.broadcast_to(values, (n,)).copy()
+
+
+def _warn_of_overflow(mean: Tensor, std: Tensor, found: LatentPrediction) -> None:
+    """Warn if E y or its standard deviation is more than float64 can hold because an exponential is."""
+    variance = found.variances[:, 0]
+    beyond = ~(mean.isfinite() & std.isfinite()) & variance.isfinite() & found.mean[:, 0].isfinite()
+    beyond = beyond & ((found.mean[:, 0] + 2 * variance).abs() > LARGEST_EXPONENT)
+    if bool(beyond.any()):
+        worst = int(torch.where(beyond, variance, -1.0).argmax())
+        message = (
+            f"the mean or the standard deviation of y at {int(beyond.sum())} of {len(mean)} points is more than 1e308, "
+            f"the largest float64 number, and given as inf: it is an exponential of the latent function, there with "
+            f"mean {float(found.mean[worst, 0]):.3g} and variance {float(variance[worst]):.3g}. Use latent(), bound "
+            "the variance of the kernel, or take mean='constant' away from the data"
+        )
+        warnings.warn(message, ConvergenceWarning, stacklevel=3)
 
 
 def _require_level(likelihood: Likelihood, y: Tensor, exposure: Tensor) -> None:

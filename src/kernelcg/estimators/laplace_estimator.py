@@ -1,11 +1,13 @@
 """What the estimators with other likelihoods than Gaussian noise share: plan, learning, conditioning, warnings."""
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -27,6 +29,7 @@ from kernelcg.estimators.settings import (
 from kernelcg.estimators.sklearn_kernels import converted
 from kernelcg.events import EventKind, Listener
 from kernelcg.inference.bounds.laplace_certificate import LaplaceCertificate, laplace_certificate, words
+from kernelcg.inference.bounds.verdict import Verdict
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.laplace.evidence import laplace_estimate
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
@@ -55,6 +58,10 @@ VARIANCE_TOLERANCE, CLASS_VARIANCE_TOLERANCE = 1e-3, 1e-2
 """Certified relative errors of latent variances. Those of classes cost C solves a point."""
 
 OTHER_WAYS = ", or try another preconditioner or method='direct'"
+
+PREDICTION_TOLERANCE = 0.02
+"""Bound of the error of a prediction beyond which a warning says so: in units of probability, or in standard deviations
+of y or of the latent function, whatever was asked for."""
 
 PROBE_SHARE = 0.25
 """Part of the memory that the probes, and all that is computed with them, may take."""
@@ -204,10 +211,13 @@ class LaplaceEstimator(ProcessEstimator):
         if not learning.converged:
             found.append(early_end(learning, "raise max_iter or probes, or start elsewhere"))
         found += runaways(start, learning.gp)
-        if not self.certificate_.met:
+        certificate = self.certificate_
+        if certificate.verdict is not Verdict.CERTIFIED:
+            verdict = "NOT exact" if certificate.verdict is Verdict.NOT_EXACT else "not certified"
+            advice = "raise rtol" if certificate.verdict is Verdict.NOT_EXACT else "scale the features"
             found.append(
-                f"the fit is NOT exact: {self.certificate_.reason} (see certificate_; raise rtol, bound the variance "
-                f"of the kernel{OTHER_WAYS if self.plan_.method == 'iterative' else ''})"
+                f"the fit is {verdict}: {certificate.reason} (see certificate_; {advice}, bound the variance of the "
+                f"kernel{OTHER_WAYS if self.plan_.method == 'iterative' else ''})"
             )
         return found
 
@@ -233,9 +243,26 @@ class LaplaceEstimator(ProcessEstimator):
         return posterior
 
     def _with_covariance(self, points: Tensor, callback: Listener | None = None) -> LatentPrediction:
-        found = self._posterior().predict(points, covariance=True, callback=callback)
+        return self._posterior().predict(points, covariance=True, callback=callback)
+
+    def _warn_of_prediction(self, found: LatentPrediction, off: Tensor, what: str) -> None:
+        """Warn once if a solve missed its tolerance, or if an answer may be ``off`` (t,) by too much, in its unit."""
         self._warn_of(found.status, "the latent variance")
-        return found
+        wrong = ~(off <= PREDICTION_TOLERANCE)
+        if found.status is Status.CONVERGED and bool(wrong.any()):
+            largest = float(off[wrong].nan_to_num(nan=math.inf).max())
+            message = (
+                f"predictions at {int(wrong.sum())} of {len(off)} points may be off by up to {largest:.2g} {what}: the "
+                "mode is not known better, or rounding of the inputs is amplified (see certificate_; scale the "
+                "features, bound the variance of the kernel, or lower rtol)"
+            )
+            warnings.warn(message, ConvergenceWarning, stacklevel=4)
+
+    def _warn_of_latent(self, found: LatentPrediction) -> None:
+        """Warn if a latent mean or standard deviation may be off by too much of that standard deviation."""
+        variance = found.variances.amin(1)
+        off = torch.maximum(found.mean_bound / variance.sqrt(), 0.5 * found.variance_error / variance)
+        self._warn_of_prediction(found, torch.where(variance > 0, off, 0.0), "latent standard deviations")
 
 
 def affordable_probes(problem: Observations) -> int:

@@ -28,6 +28,7 @@ from kernelcg.inference.gaussian.drift import Drift
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.inference.laplace.mode import Mode
+from kernelcg.inference.laplace.mode_error import ModeError
 from kernelcg.inference.laplace.newton_system import Spent
 from kernelcg.inference.laplace.posterior import LaplacePosterior
 from kernelcg.inference.learning.learn import Learned
@@ -117,9 +118,7 @@ def _machine(
 ) -> dict[str, Any]:
     posterior = machine.posterior_
     problem, report = posterior.problem, machine.report_
-    for i, value in enumerate(posterior.step):
-        tensors[f"{prefix}.step.{i}"] = value
-    parts = ("gp", "problem", "mode", "numerics", "step", "system", "apart", "spent")
+    parts = ("gp", "problem", "mode", "numerics", "system", "apart", "spent")
     return {
         "gp": describe(posterior.gp),
         "plan": packed(machine.plan_),
@@ -164,9 +163,8 @@ def _posterior(
     """Return the process without factors and preconditioners."""
     problem = as_planned(_problem(machine, header["data"], tensors, prefix), machine.plan_)
     N, b, f = problem.size, problem.H.shape[1], tensors[f"{prefix}.mode.f"]
-    sizes = {"mode.a": (N, 1), "mode.f": (N, 1), "mode.beta": (b, 1), "posterior.RH": (N, b), "step.1": (b, 1)}
+    sizes = {"mode.a": (N, 1), "mode.f": (N, 1), "mode.beta": (b, 1), "posterior.RH": (N, b)}
     require_numbers(tensors, {f"{prefix}.{name}": shape for name, shape in sizes.items()})
-    require_bounds(tensors, {f"{prefix}.step.0": (1,)})
     require_bounds(tensors, {f"{prefix}.data.exposure": (len(problem),)})
     _require_observed(problem, gp)
     require_kernel(gp.kernel, problem.X)
@@ -177,17 +175,15 @@ def _posterior(
     require_tolerance(header["posterior"]["variance_tolerance"], "variance_tolerance")
     mode = unpacked(Mode, header["mode"], tensors, f"{prefix}.mode", expansion=problem.expansion(gp, f))
     _require_stationary(mode)
-    step = (tensors[f"{prefix}.step.0"], tensors[f"{prefix}.step.1"])
     return unpacked(
         LaplacePosterior,
-        header["posterior"],
+        _with_error(header["posterior"]),
         tensors,
         f"{prefix}.posterior",
         gp=gp,
         problem=problem,
         mode=mode,
         numerics=unpacked(Numerics, header["numerics"], preconditioner=machine.preconditioner),
-        step=step,
         system=None,
         apart=None,
         spent=Spent(mode.inner, machine.certificate_.products, machine.report_),
@@ -230,6 +226,16 @@ def _require_classes(estimator: GPClassifier, machines: int) -> None:
     found = machines if machines > 1 else max(estimator.posterior_.problem.classes, 2)
     if found != C or (machines > 1 and C == 2):
         raise ValueError(f"it has {C} labels for {found} classes")
+
+
+def _with_error(header: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is stored of a posterior with the error of its mode as a record: version 0.1 kept one number."""
+    if isinstance(header["error"], Mapping):
+        if not all(float(value) >= 0 for value in header["error"].values()):
+            raise ValueError("the error of its mode is negative or no number")
+        return dict(header)
+    known = float(header["error"])
+    return {**header, "error": packed(ModeError(known, known, 1.0, 0.0, 0.0, 0.0, is_certain=False))}
 
 
 def _problem(

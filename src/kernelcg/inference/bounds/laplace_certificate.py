@@ -1,10 +1,12 @@
 """How far the numbers of a latent process in Laplace's approximation may be off, in one record."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from kernelcg.inference.bounds.verdict import Verdict
 from kernelcg.inference.laplace.evidence import laplace_value
-from kernelcg.inference.laplace.posterior import STRONG_CONCAVITY, LaplacePosterior
+from kernelcg.inference.laplace.posterior import LaplacePosterior
+from kernelcg.likelihoods import BernoulliLogit, BernoulliProbit, Softmax
 from kernelcg.solvers import Status
 
 
@@ -22,14 +24,17 @@ class LaplaceCertificate:
     steps : of Newton's method
     inner : the status of the linear solves on the way: a failed one is harmless if Newton's method converged
     products : columns multiplied with A on the way; 0 in the direct method
-    mean_error : upper bound of the error of the latent mean
-    rests_on : why: the strong concavity of log p(f | y), good wherever k(x, x) is no larger than at the data, or what
-        one more Newton step would change at the data, twice
+    mean_error : upper bound of the error of the latent mean at the data, rounding included
+    rests_on : why: the concavity of log p(f | y), in which case it is a bound, or one more Newton step, an estimate
     negative : points where log p(y | f) is not concave, taken into account exactly
     evidence : the status of the log marginal likelihood
     log_marginal_likelihood, standard_error : Laplace's approximation at these hyperparameters, and its error over the
         probes; −∞ where it does not exist
-    lower, upper : with these probes and exact solves it lies in between
+    lower, upper : with these probes it lies in between: what solves, the error of the mode and rounding may change
+    deviations : upper bound of the error of the latent mean because the mode is off, at any x, in units of the latent
+        standard deviation there; NaN in models of version 0.1
+    variance_error : upper bound of the relative error of latent variances because the mode is off
+    probability_error : upper bound of the error of predicted probabilities because of both; None if y is not a class
     """
 
     newton: Status
@@ -46,11 +51,14 @@ class LaplaceCertificate:
     standard_error: float
     lower: float
     upper: float
+    deviations: float = math.nan
+    variance_error: float = math.nan
+    probability_error: float | None = None
 
     @property
     def status(self) -> Status:
         """Return the first failure that matters, if there was one."""
-        return self.newton if self.newton is not Status.CONVERGED else self.evidence
+        return self.evidence if self._found_the_mode else self.newton
 
     @property
     def met(self) -> bool:
@@ -58,32 +66,82 @@ class LaplaceCertificate:
         return self.status is Status.CONVERGED
 
     @property
+    def verdict(self) -> Verdict:
+        """Return what is known, in one word."""
+        if not self.met:
+            return Verdict.NOT_EXACT
+        return Verdict.UNINFORMATIVE if self.deviations > LARGEST_DEVIATION else Verdict.CERTIFIED
+
+    @property
     def reason(self) -> str:
-        """Say in words what was not reached."""
-        if self.newton is Status.CONVERGED:
+        """Say in words what was not reached, or what makes the bound say little."""
+        if self.met:
+            return (
+                f"the latent mean is only known to {self.deviations:.2g} of its standard deviation, since rounding of "
+                "the inputs and of products with K is amplified"
+            )
+        if self._found_the_mode:
             return f"the log marginal likelihood: {words(self.evidence)}"
         inner = "" if self.inner is Status.CONVERGED else f" (a linear solve failed: {_event(self.inner)})"
         return f"Newton's method for the mode: {words(self.newton)}{inner}"
 
+    @property
+    def _found_the_mode(self) -> bool:
+        """Whether the residual met the tolerance, or rounding came first but the mean is known as well as that."""
+        by_rounding = self.newton in (Status.PRECISION_EXHAUSTED, Status.STAGNATED)
+        return self.newton is Status.CONVERGED or (by_rounding and self.deviations <= AS_GOOD * self.tolerance)
+
     def __str__(self) -> str:
-        verdict = "exact to tolerance, within Laplace's approximation" if self.met else f"NOT CONVERGED: {self.reason}"
+        verdict = self.verdict
+        first = {
+            Verdict.CERTIFIED: f"certified, within Laplace's approximation: {self._how_well()}",
+            Verdict.UNINFORMATIVE: f"solved, but the bound says little: {self.reason}",
+            Verdict.NOT_EXACT: f"NOT exact: {self.reason}",
+        }[verdict]
         solves = f", {self.products} columns multiplied" if self.products else ""
-        where = "wherever k(x, x) is no larger than at the data" if self.rests_on == STRONG_CONCAVITY else "at the data"
         negative = f"  {self.negative} points where log p(y | f) is not concave, taken into account exactly"
-        certain = math.isfinite(self.lower) and math.isfinite(self.upper)
-        within = f"[{self.lower:.8g}, {self.upper:.8g}]"
         return "\n".join(
             [
-                verdict,
+                first,
                 f"  mode: residual {self.residual:.1e} (asked for {self.tolerance:.1e}), recomputed in float64, after "
                 f"{self.steps} Newton steps{solves}",
-                f"  the latent mean is within {self.mean_error:.2g} of the exact one {where}, by {self.rests_on}",
+                f"  at the data the latent mean is within {self.mean_error:.2g} of the exact one, rounding included, "
+                f"by {self.rests_on}",
                 *([negative] if self.negative else []),
-                f"  approximate log marginal likelihood {self.log_marginal_likelihood:.8g}, standard error "
-                f"{self.standard_error:.2g}, solver part {'within ' + within if certain else 'not certified'}",
+                self._evidence(),
             ]
         )
 
+    def _how_well(self) -> str:
+        """Say how well the mean, variances and probabilities are known."""
+        if math.isnan(self.deviations):
+            return f"the latent mean is within {self.mean_error:.2g} of the exact one"
+        known = (
+            f"the latent mean to {self.deviations:.1g} of its standard deviation, latent variances to a relative "
+            f"{self.variance_error:.1g}"
+        )
+        if self.probability_error is None:
+            return known
+        return f"probabilities to {self.probability_error:.1g} ({known}), before tolerances of the prediction itself"
+
+    def _evidence(self) -> str:
+        value = (
+            f"  approximate log marginal likelihood {self.log_marginal_likelihood:.8g}, standard error "
+            f"{self.standard_error:.2g}, "
+        )
+        certain = math.isfinite(self.lower) and math.isfinite(self.upper)
+        return value + (f"solver part within [{self.lower:.8g}, {self.upper:.8g}]" if certain else "not certified")
+
+
+LARGEST_DEVIATION = 0.1
+"""Error of the latent mean, in units of its standard deviation, up to which it is called certified."""
+
+AS_GOOD = 1000.0
+"""Times the tolerance, which is relative to the gradient, that the error in standard deviations may be."""
+
+TOTAL_VARIATION = 0.4, 0.25
+"""By how much a probability changes if a mean moves by one standard deviation, and per dimension if a covariance does
+by its own size, at most: the densities of the two Gaussians differ by no more."""
 
 WORDS = {
     Status.MAX_ITERATIONS: "its steps ran out",
@@ -108,8 +166,10 @@ def _event(status: Status) -> str:
 def laplace_certificate(posterior: LaplacePosterior, *, tolerance: float) -> LaplaceCertificate:
     """Return what is known about the posterior, whose mode was asked for to ``tolerance``; it must have its factors."""
     mode, (system, _) = posterior.mode, posterior.at_hand()
-    found, spent = laplace_value(posterior.problem, posterior.gp, mode, system, posterior.numerics)
-    exists = math.isfinite(found.value)
+    reached = replace(mode, status=Status.CONVERGED)  # what the search did not reach is said by `newton`
+    found, spent = laplace_value(posterior.problem, posterior.gp, reached, system, posterior.numerics)
+    exists, error = math.isfinite(found.value), posterior.error
+    either = error.psi_rounding + 0.5 * error.determinant
     return LaplaceCertificate(
         newton=mode.status,
         tolerance=tolerance,
@@ -123,6 +183,18 @@ def laplace_certificate(posterior: LaplacePosterior, *, tolerance: float) -> Lap
         evidence=found.status if exists else Status.INDEFINITE_OPERATOR,
         log_marginal_likelihood=found.value if exists else -math.inf,
         standard_error=found.value_error,
-        lower=found.lower if exists else -math.inf,
-        upper=found.upper if exists else -math.inf,
+        lower=found.lower - either if exists else -math.inf,
+        upper=found.upper + either + error.psi if exists else -math.inf,
+        deviations=error.deviations,
+        variance_error=error.widening - 1,
+        probability_error=probability_error(posterior),
     )
+
+
+def probability_error(posterior: LaplacePosterior) -> float | None:
+    """Return how far probabilities may be off because the mode is; None if there are none."""
+    if not isinstance(posterior.gp.likelihood, BernoulliLogit | BernoulliProbit | Softmax):
+        return None
+    by_mean, by_variance = TOTAL_VARIATION
+    error = posterior.error
+    return min(by_mean * error.deviations + by_variance * posterior.problem.classes * (error.widening - 1), 1.0)

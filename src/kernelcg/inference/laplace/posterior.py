@@ -10,11 +10,13 @@ from torch import Tensor
 from kernelcg.arguments import matrix
 from kernelcg.backends.memory import FOR_COLUMNS, require_memory
 from kernelcg.events import Chunk, EventKind, Listener, tell
-from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF
+from kernelcg.inference.bounds.product_rounding import ProductRounding
+from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF, error_of_drift
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.laplace.indefinite_points import IndefinitePoints
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.inference.laplace.mode import Mode, find_mode, newton_step
+from kernelcg.inference.laplace.mode_error import NOWHERE, ModeError, mode_error, solved_for_drift
 from kernelcg.inference.laplace.newton_methods import systems_for
 from kernelcg.inference.laplace.newton_system import NewtonSystem, Spent
 from kernelcg.solvers import Status
@@ -24,6 +26,12 @@ BLOCKS_AT_ONCE = 16
 """Blocks of N numbers a column that a solve and its check hold at once."""
 
 GUESSES, TIGHTENINGS = 2, 5
+
+ENOUGH = 1e-3
+"""Error of the latent mean, in standard deviations, below which it is of no concern to anyone."""
+
+CLOSER = (1e-2, 1e-4, 1e-6, 1e-8)
+"""Factors of the tolerance of the mode with which the search goes on where that is not enough."""
 
 STRONG_CONCAVITY = "the strong concavity of log p(f | y)"
 NEWTON = "one more Newton step"
@@ -38,7 +46,8 @@ class LatentPrediction:
     mean : (t, C)
     mean_bound : (t,) upper bound of its numerical error; see `LaplacePosterior.rests_on`
     covariance : (t, C, C) between the latent values of a point, or None
-    covariance_error : (t,) by how much the solves for k(X, x) may have left the variances too large
+    covariance_error : (t,) how far the variances may be off: the solves for k(X, x) leave them too large, the error of
+        the mode and rounding may do either
     status : of the linear solves
     """
 
@@ -47,6 +56,20 @@ class LatentPrediction:
     covariance: Tensor | None = None
     covariance_error: Tensor | None = None
     status: Status = Status.CONVERGED
+
+    @property
+    def variances(self) -> Tensor:
+        """Return (t, C) the variances, where covariances were asked for."""
+        if self.covariance is None:
+            raise ValueError("this prediction was made without covariances: ask for them")
+        return self.covariance.diagonal(dim1=1, dim2=2)
+
+    @property
+    def variance_error(self) -> Tensor:
+        """Return (t,) how far they may be off."""
+        if self.covariance_error is None:
+            raise ValueError("this prediction was made without covariances: ask for them")
+        return self.covariance_error
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,10 +81,7 @@ class LaplacePosterior:
     mode: Mode
     method: str
     numerics: Numerics
-    error: float
-    """‖∇log p(f̂) − a‖_K, which bounds ‖f̂ − f‖ in the norm of K⁻¹ for log-concave likelihoods without a drift."""
-    step: tuple[Tensor, Tensor]
-    """The Newton step that would come next: ‖δa‖_K (1,) and δβ."""
+    error: ModeError
     system: NewtonSystem | None
     apart: IndefinitePoints | None
     RH: Tensor  # (N, b)
@@ -72,7 +92,7 @@ class LaplacePosterior:
     @property
     def rests_on(self) -> str:
         """Say what the bound of the mean rests on."""
-        return STRONG_CONCAVITY if self.gp.is_log_concave and self.problem.H.shape[1] == 0 else NEWTON
+        return STRONG_CONCAVITY if self.error.is_certain else NEWTON
 
     # without its factors
 
@@ -111,20 +131,38 @@ class LaplacePosterior:
         product = problem.matrix(self.gp.kernel).cross(X, a, precision=torch.float64)
         return product + problem.drift(X) @ self.mode.beta if problem.H.shape[1] else product
 
-    def mean_bound(self, X: Tensor) -> Tensor:
-        """Return (t,) bounds of the numerical error of the mean of every latent value.
+    def mean_bound(self, X: Tensor, variance: Tensor | None = None) -> Tensor:
+        """Return (t,) bounds of the numerical error of the mean of every latent value, rounding included.
 
-        With r = ∇log p − a the mode is off by at most ‖r‖_K in the norm of K⁻¹, since −∇²log p(f | y) ⪰ K⁻¹; the mean
-        at x by √k(x, x) times that. Otherwise twice what one more Newton step could change is given: an estimate.
+        The mode being off by a known number of standard deviations, or by ‖f − f̂‖ in the norm of K⁻¹ (`ModeError`),
+        the mean at x is off by √v(x) times the one and √k(x, x) times the other. v is the latent ``variance`` (t,)
+        where it is known; it is no more than k(x, x) and what the drift adds.
         """
-        X, problem, a = self.checked_inputs(X), self.problem, self.mode.a
-        root = self.gp.kernel.diagonal(X).detach().clamp_min(0).sqrt()
-        largest = float(self.gp.kernel.diagonal(problem.X).detach().max())
-        rounding = 8 * UNIT_ROUNDOFF * float(a.abs().sum()) * math.sqrt(largest) * root
-        if self.rests_on == STRONG_CONCAVITY:
-            return root * self.error + rounding
-        length, dbeta = self.step
-        return 2 * (root * length + (problem.drift(X) @ dbeta).abs()[:, 0]) + rounding
+        X, problem, error = self.checked_inputs(X), self.problem, self.error
+        prior = self.gp.kernel.diagonal(X).detach().clamp_min(0)
+        a = self.mode.a.reshape(len(problem), -1)
+        rounding = self.rounding().of_cross(X, a).amax(1)
+        if problem.H.shape[1]:
+            rounding = rounding + (error_of_drift(problem.drift, X) @ self.mode.beta.abs())[:, 0]
+        if variance is None:
+            variance = prior + self._drift_variance(X)
+        own = (prior.sqrt() * error.energy).minimum(variance.sqrt() * error.deviations)
+        return own * (1 if error.is_certain else 2) + rounding
+
+    def rounding(self) -> ProductRounding:
+        """Return how far products with K may be off."""
+        return ProductRounding.of(self.problem.matrix(self.gp.kernel))
+
+    def _drift_variance(self, X: Tensor, K: Tensor | None = None) -> Tensor:
+        """Return (t,) what the drift adds to the variances: (h − HᵀRk)ᵀ(HᵀRH)⁻¹(h − HᵀRk); K is k(data, X) if known."""
+        problem = self.problem
+        if problem.H.shape[1] == 0:
+            return X.new_zeros(len(X))
+        cross = (
+            problem.matrix(self.gp.kernel).cross(X, self.RH, precision=torch.float64) if K is None else K.T @ self.RH
+        )
+        h = (problem.drift(X) - cross).T  # (b, t)
+        return (h * solved_for_drift(problem.H.T @ self.RH, h)).sum(0).clamp_min(0.0)
 
     def predict(self, X: Tensor, *, covariance: bool = False, callback: Listener | None = None) -> LatentPrediction:
         """Return the means with their bounds, and if asked for the covariance of the latent values of each point.
@@ -132,9 +170,9 @@ class LaplacePosterior:
         A callback is told of every chunk of covariances and of the iterations of its solves.
         """
         X, began = self.checked_inputs(X), time.perf_counter()
-        mean, bound = self.mean(X), self.mean_bound(X)
+        mean = self.mean(X)
         if not covariance:
-            return LatentPrediction(mean, bound)
+            return LatentPrediction(mean, self.mean_bound(X))
         system, apart = self.at_hand()
         system, parts, done = system.sharpened().telling(callback), [], 0
         for some in X.split(self._points_at_once()):
@@ -142,16 +180,14 @@ class LaplacePosterior:
             done += len(some)
             tell(callback, EventKind.CHUNK, Chunk(done, len(X)), began)
         failed = [status for *_, status in parts if status is not Status.CONVERGED]
+        found, error = torch.cat([found for found, _, _ in parts]), torch.cat([error for _, error, _ in parts])
+        largest = found.diagonal(dim1=1, dim2=2).amax(1) + error
         return LatentPrediction(
-            mean,
-            bound,
-            torch.cat([found for found, _, _ in parts]),
-            torch.cat([error for _, error, _ in parts]),
-            failed[0] if failed else Status.CONVERGED,
+            mean, self.mean_bound(X, largest), found, error, failed[0] if failed else Status.CONVERGED
         )
 
     def _covariance(self, X: Tensor, system: NewtonSystem, apart: IndefinitePoints) -> tuple[Tensor, Tensor, Status]:
-        r"""Return (t, C, C) covariances, (t,) how much too large they may be, and the status, for one chunk.
+        r"""Return (t, C, C) covariances, (t,) how far variances may be off, and the status, for one chunk.
 
         :math:`k_{**} I - k_*^\top R k_*`, R = S A⁻¹ Sᵀ + N B Nᵀ. For b = Sᵀk and v ≈ A⁻¹b, ρ = b − Av, the form bᵀA⁻¹b
         is bᵀv + vᵀρ or little larger: see `_tightened`. The drift adds (h − HᵀRk)ᵀ(HᵀRH)⁻¹(h − HᵀRk).
@@ -173,12 +209,23 @@ class LaplacePosterior:
             columns_apart = apart.N.T @ K
             explained = explained + (columns_apart * (apart.B @ columns_apart)).sum(0)[:, None, None]
         covariance = prior[:, None, None] * eye - explained
-        if problem.H.shape[1]:
-            h = problem.drift(X).T - self.RH.T @ K  # (b, t)
-            solved = torch.linalg.lstsq(problem.H.T @ self.RH, h).solution
-            covariance = covariance + (h * solved).sum(0)[:, None, None]
-        covariance.diagonal(dim1=1, dim2=2).clamp_min_(0.0)
-        return covariance, error.reshape(t, C).sum(1), status
+        covariance = covariance + self._drift_variance(X, K)[:, None, None]
+        diagonal = covariance.diagonal(dim1=1, dim2=2).clamp_min_(0.0)
+        error = error.reshape(t, C).sum(1) + self._covariance_rounding(X, V)
+        return covariance, error + (self.error.widening - 1) * (diagonal.amax(1) + error), status
+
+    def _covariance_rounding(self, X: Tensor, V: Tensor) -> Tensor:
+        """Return (t,) how far k** − bᵀv − vᵀ(b − Av), b = Sᵀk, may be off by rounding, V (N, tC).
+
+        With y = Sv the entries of k contribute twice the rounding of kᵀy and the residual that of yᵀKy.
+        """
+        n, C, t = len(self.problem), self.problem.classes, len(X)
+        rounding = self.rounding()
+        Y = self.mode.expansion.half(V).reshape(n, C, t, C)
+        sizes = Y.abs().sum(1).amax(-1)  # (n, t)
+        entries, residual = rounding.of_forms(X, sizes), (sizes * rounding.of_product(sizes)).sum(0)
+        own = self.gp.kernel.diagonal(X).detach().clamp_min(0) + V.square().sum(0).reshape(t, C).amax(1)
+        return 2 * entries + residual + 8 * UNIT_ROUNDOFF * own
 
     def _tightened(self, system: NewtonSystem, B: Tensor, prior: Tensor) -> tuple[Tensor, Tensor, Tensor, Status]:
         """Solve A V = B until the variances are known to the relative tolerance, or no better.
@@ -256,35 +303,31 @@ def condition_laplace(
     problem = problem.with_kernel(gp.kernel)
     systems = systems_for(problem, gp, method, numerics, callback=callback)
     search = find_mode(problem, gp, systems, rtol=rtol, start=start)
-    mode, system = search.mode, search.systems.at(search.mode.expansion)
-    apart = IndefinitePoints.of(problem, gp, system, 1e-2 * variance_tolerance)
-    r = mode.expansion.gradient - mode.a
-    step = newton_step(problem, system, mode.a, r, 1e-2, apart if apart.exists else None)
-    RH, spent = step.RH, search.spent + apart.spent + step.spent
-    if problem.H.shape[1]:
-        unbent = system.unbent(mode.a, 1e-2 * variance_tolerance, problem.H)
-        RH, spent = unbent.RH + apart.N @ (apart.B @ (apart.N.T @ problem.H)), spent + unbent.spent
-    both = torch.cat([r, step.da], dim=1)
-    residual, length = (both * problem.product(gp.kernel, both)).sum(0).clamp_min(0.0).sqrt().split(1)
+    spent = search.spent
+    for closer in CLOSER:
+        mode, system = search.mode, search.systems.at(search.mode.expansion)
+        apart = IndefinitePoints.of(problem, gp, system, 1e-2 * variance_tolerance)
+        r = mode.expansion.gradient - mode.a
+        step = newton_step(problem, system, mode.a, r, 1e-2, apart if apart.exists else None)
+        RH, spent = step.RH, spent + apart.spent + step.spent
+        if problem.H.shape[1]:
+            unbent = system.unbent(mode.a, 1e-2 * variance_tolerance, problem.H)
+            RH, spent = unbent.RH + apart.N @ (apart.B @ (apart.N.T @ problem.H)), spent + unbent.spent
+        error = mode_error(problem, gp, mode, replace(step, RH=RH))
+        if error.deviations <= ENOUGH or mode.status is not Status.CONVERGED or not apart.exists:
+            break
+        search = find_mode(problem, gp, search.systems, rtol=closer * rtol, start=mode.f)
+        spent = spent + search.spent
     return LaplacePosterior(
         gp,
         problem,
         mode,
         method,
         numerics,
-        error=float(residual) + _rounding(problem, gp, mode),
-        step=(length if apart.exists else torch.full_like(length, math.inf), step.dbeta),  # no maximum: it leads away
+        error=error if apart.exists else NOWHERE,
         system=system.telling(None),  # who was told of this work is not told of later work
         apart=apart,
         RH=RH,
         variance_tolerance=variance_tolerance,
         spent=spent,
     )
-
-
-def _rounding(problem: Observations, gp: LatentProcess, mode: Mode) -> float:
-    """Return a bound of ‖W e‖_K for the rounding e of f = Ka: ‖K‖ ≤ tr K, |e_i| ≤ 8u Σ|a| max K."""
-    largest = float(gp.kernel.diagonal(problem.X).detach().max())
-    entry = 8 * UNIT_ROUNDOFF * float(mode.a.abs().sum()) * largest
-    spectrum = math.sqrt(largest * len(problem))
-    return spectrum * mode.expansion.norm() ** 2 * entry * math.sqrt(problem.size)
