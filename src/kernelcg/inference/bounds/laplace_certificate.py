@@ -88,8 +88,7 @@ class LaplaceCertificate:
     @property
     def _found_the_mode(self) -> bool:
         """Whether the residual met the tolerance, or rounding came first but the mean is known as well as that."""
-        by_rounding = self.newton in (Status.PRECISION_EXHAUSTED, Status.STAGNATED)
-        return self.newton is Status.CONVERGED or (by_rounding and self.deviations <= AS_GOOD * self.tolerance)
+        return self.newton is Status.CONVERGED or self.deviations <= AS_GOOD * self.tolerance
 
     def __str__(self) -> str:
         verdict = self.verdict

@@ -9,7 +9,7 @@ from torch import Tensor
 from kernelcg.backends import KernelMatrix
 from kernelcg.backends.rounding import origin_of
 from kernelcg.inference.bounds.rounding import ENTIRELY_WRONG, ENTRY_ERROR, UNIT_ROUNDOFF
-from kernelcg.kernels import Kernel
+from kernelcg.kernels import Constant, Kernel, Product, Sum
 from kernelcg.kernels.stationary import Stationary
 
 FAR_APART = 12
@@ -33,44 +33,90 @@ class ProductRounding:
     The entries are off by :math:`|\delta k_{ij}| \le u (e + 2 (r_i + r_j)) \sqrt{k_{ii} k_{jj}}` with the lengths r of
     `Kernel.rounding_lengths` and e counting arithmetic and the accumulation of n terms, which grows as √n with
     overwhelming probability (Higham & Mary 2019). For a stationary kernel the lengths count only between rows of
-    similar length: those of a row far away from all others are harmless to them, and theirs to it.
+    similar length: those of a row far away from all others are harmless to them, and theirs to it. The parts of a sum
+    are bounded one by one.
     """
 
-    kernel: Kernel
-    X: Tensor  # (n, d)
-    centre: Tensor  # (d,)
-    origin: Tensor  # (d,)
     root: Tensor  # (n,) √k_ii
-    lengths: Tensor  # (n,) r
+    parts: "tuple[_Part, ...]"
 
     @classmethod
     def of(cls, K: KernelMatrix) -> "ProductRounding":
         """Return it for the data of K."""
-        kernel, centre, X = K.kernel, K.points.centre, K.X.detach().double()
-        origin = origin_of(kernel, X, centre)
-        root = kernel.diagonal(X).detach().double().clamp_min(0.0).sqrt()
-        return cls(kernel, X, centre, origin, root, _lengths(kernel, X, origin, centre))
+        kernel, X = K.kernel, K.X.detach().double()
+        origins = (origin_of(kernel, X, K.points.centre), K.points.centre)
+        parts = (_Part.of(part, X, origins if not kernel.is_stationary else origins[:1]) for part in _terms(kernel))
+        return cls(_root(kernel, X), tuple(parts))
 
     def of_product(self, V: Tensor) -> Tensor:
         """Return (n, k) how far K V may be off, V (n, k)."""
-        sizes = self.root[:, None] * V.abs()
-        near, far = (self._similar(self.lengths, part) for part in self._parts(sizes))
-        if isinstance(self.kernel, Stationary):  # a row is at no distance from itself
-            near, far = near - sizes, far - self.lengths[:, None] * sizes
-        return self.root[:, None] * self._wrong(sizes, self.lengths[:, None], near, far)
+        return sum((part.of_product(V.abs()) for part in self.parts), torch.zeros_like(V))
 
     def of_cross(self, X: Tensor, V: Tensor) -> Tensor:
         """Return (t, k) how far k(X, data) V may be off, V (n, k)."""
-        sizes, lengths, same = self.root[:, None] * V.abs(), self._lengths_of(X), self._same_rows(X)
-        near, far = (self._similar(lengths, part) - same @ part for part in self._parts(sizes))
-        return self._root(X)[:, None] * self._wrong(sizes, lengths[:, None], near, far)
+        zero = V.new_zeros(len(X), V.shape[1])
+        return sum((part.of_cross(X, V.abs(), slice(None)) for part in self.parts), zero)
 
     def of_forms(self, X: Tensor, V: Tensor) -> Tensor:
         """Return (t,) how far k(x_j, data) v_j may be off, V (n, t): each column for its own point."""
-        sizes, lengths, same = self.root[:, None] * V.abs(), self._lengths_of(X), self._same_rows(X)
         own = torch.arange(len(X), device=X.device)
-        near, far = (self._similar(lengths, part, own) - (same.T * part).sum(0) for part in self._parts(sizes))
-        return self._root(X) * self._wrong(sizes, lengths, near, far)
+        return sum((part.of_cross(X, V.abs(), own) for part in self.parts), X.new_zeros(len(X)))
+
+
+def _terms(kernel: Kernel) -> list[Kernel]:
+    """Return the kernels whose sum it is."""
+    return [*_terms(kernel.left), *_terms(kernel.right)] if isinstance(kernel, Sum) else [kernel]
+
+
+def _root(kernel: Kernel, X: Tensor) -> Tensor:
+    return kernel.diagonal(X).detach().double().clamp_min(0.0).sqrt()
+
+
+def _falls_with_distance(kernel: Kernel) -> bool:
+    """Say whether it is a stationary correlation for which `FAR_APART` holds, perhaps times a constant."""
+    if isinstance(kernel, Product) and isinstance(kernel.left, Constant):
+        return _falls_with_distance(kernel.right)
+    if isinstance(kernel, Product) and isinstance(kernel.right, Constant):
+        return _falls_with_distance(kernel.left)
+    return isinstance(kernel, Stationary)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """One term of a sum of kernels."""
+
+    kernel: Kernel
+    X: Tensor  # (n, d)
+    origins: tuple[Tensor, ...]  # (d,) what may be subtracted before the formula sees the inputs
+    root: Tensor  # (n,)
+    lengths: Tensor  # (n,) r
+    is_local: bool
+    """Whether lengths count between rows of similar length only."""
+
+    @classmethod
+    def of(cls, kernel: Kernel, X: Tensor, origins: tuple[Tensor, ...]) -> "_Part":
+        lengths = _lengths(kernel, X, origins)
+        return cls(kernel, X, origins, _root(kernel, X), lengths, _falls_with_distance(kernel))
+
+    def of_product(self, V: Tensor) -> Tensor:
+        sizes = self.root[:, None] * V
+        near, far = (self._similar(self.lengths, part, slice(None)) for part in self._parts(sizes))
+        if self.is_local:  # a row is at no distance from itself
+            near, far = near - sizes, far - self.lengths[:, None] * sizes
+        return self.root[:, None] * self._wrong(sizes, self.lengths[:, None], near, far)
+
+    def of_cross(self, X: Tensor, V: Tensor, columns: slice | Tensor) -> Tensor:
+        """Return (t, k) bounds for all columns, or (t,) for one column a point."""
+        sizes, root, lengths = self.root[:, None] * V, _root(self.kernel, X), _lengths(self.kernel, X, self.origins)
+        near, far = (self._similar(lengths, part, columns) for part in self._parts(sizes))
+        for i in (lengths > LONG).nonzero()[:, 0].tolist() if self.is_local else ():
+            same = (X[i] == self.X).all(1)  # rows of the data are at no distance from themselves
+            here = columns if isinstance(columns, slice) else slice(i, i + 1)
+            near[i] -= sizes[same, here].sum(0).squeeze()
+            far[i] -= (self.lengths[:, None] * sizes)[same, here].sum(0).squeeze()
+        if isinstance(columns, slice):
+            root, lengths = root[:, None], lengths[:, None]
+        return root * self._wrong(sizes, lengths, near, far)
 
     def _parts(self, sizes: Tensor) -> tuple[Tensor, Tensor]:
         return sizes, self.lengths[:, None] * sizes
@@ -82,30 +128,13 @@ class ProductRounding:
         wrong = 2 * UNIT_ROUNDOFF * (lengths * near.clamp_min(0.0) + far.clamp_min(0.0))
         return units * total + torch.minimum(wrong, ENTIRELY_WRONG * total)
 
-    def _similar(self, lengths: Tensor, sizes: Tensor, columns: Tensor | slice = slice(None)) -> Tensor:
+    def _similar(self, lengths: Tensor, sizes: Tensor, columns: Tensor | slice) -> Tensor:
         """Return the sums of sizes (n, k) over the rows that count for points of these lengths (t,)."""
-        if isinstance(self.kernel, Stationary):
-            return self._of_similar_length(sizes)[_level(lengths), columns]
-        return sizes.sum(0).expand(len(lengths), -1)[torch.arange(len(lengths)), columns]
-
-    def _same_rows(self, X: Tensor) -> Tensor:
-        """Return (t, n) 1 where a point is a row of the data; looked for where lengths make a difference."""
-        same = X.new_zeros(len(X), len(self.X))
-        if isinstance(self.kernel, Stationary):
-            for i in (self._lengths_of(X) > LONG).nonzero()[:, 0].tolist():
-                same[i] = (X[i] == self.X).all(1).to(X)
-        return same
-
-    def _of_similar_length(self, sizes: Tensor) -> Tensor:
-        """Return (LEVELS, k) sums of sizes over the data whose lengths are within a factor of 2 of each power of 2."""
+        if not self.is_local:
+            everyone = torch.arange(len(lengths), device=lengths.device)
+            return sizes.sum(0).expand(len(lengths), -1)[everyone, columns].clone()
         own = sizes.new_zeros(LEVELS + 2, sizes.shape[1]).index_add(0, _level(self.lengths) + 1, sizes)
-        return own[:-2] + own[1:-1] + own[2:]
-
-    def _root(self, X: Tensor) -> Tensor:
-        return self.kernel.diagonal(X).detach().clamp_min(0.0).sqrt()
-
-    def _lengths_of(self, X: Tensor) -> Tensor:
-        return _lengths(self.kernel, X, self.origin, self.centre)
+        return (own[:-2] + own[1:-1] + own[2:])[_level(lengths), columns]
 
 
 def _level(lengths: Tensor) -> Tensor:
@@ -113,7 +142,6 @@ def _level(lengths: Tensor) -> Tensor:
     return lengths.clamp(1.0, torch.finfo(torch.float64).max).log2().floor().long()
 
 
-def _lengths(kernel: Kernel, X: Tensor, origin: Tensor, centre: Tensor) -> Tensor:
+def _lengths(kernel: Kernel, X: Tensor, origins: tuple[Tensor, ...]) -> Tensor:
     """Return the lengths as formulas see X: a backend may centre a stationary part of a sum that cannot be centred."""
-    lengths = kernel.rounding_lengths(X - origin)
-    return lengths if kernel.is_stationary else torch.maximum(lengths, kernel.rounding_lengths(X - centre))
+    return torch.stack([kernel.rounding_lengths(X - origin) for origin in origins]).amax(0)

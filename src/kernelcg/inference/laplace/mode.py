@@ -24,6 +24,10 @@ HALVINGS = 30
 STALLS = 3
 """Steps without progress, near the level of rounding, after which that is to blame."""
 
+NEGLIGIBLE_GAIN = 1e-26
+"""Gain of a step, in units of Ψ, after which there is nothing left but rounding, whatever the residual: where a drift
+explains all of y the gradient is 0, and no residual is small beside it."""
+
 LENIENT = 1000.0
 """Times its estimate that rounding may be."""
 
@@ -122,6 +126,9 @@ def find_mode(
             if here.state is before.state:
                 status = Status.STAGNATED
                 break
+            if here.gain <= NEGLIGIBLE_GAIN:
+                status = Status.PRECISION_EXHAUSTED
+                break
     mode = here.state.recomputed(problem, gp).mode(problem.H, steps, status, here.spent.status)
     return ModeSearch(mode, here.systems, here.spent)
 
@@ -189,6 +196,8 @@ class _Iterate:
     state: _State
     systems: NewtonSystems
     spent: Spent
+    gain: float = math.inf
+    """What the step that led here was to gain in Ψ, twice: the squared error of f in standard deviations."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,15 +255,16 @@ def _step(problem: Observations, gp: LatentProcess, here: _Iterate, forcing: flo
         spent = spent + apart.spent
         if apart.exists:
             step = newton_step(problem, system, state.a, r, forcing, apart)
-            spent, moved = spent + step.spent, _moved(problem, gp, state, step)
-            if moved is not None:
-                return _Iterate(moved, system.systems, spent)
+            spent, (moved, gain) = spent + step.spent, _moved(problem, gp, state, step)
+            if moved is not state:
+                return _Iterate(moved, system.systems, spent, gain)
     step = newton_step(problem, system, state.a, r, forcing)
-    return _Iterate(_moved(problem, gp, state, step) or state, system.systems, spent + step.spent)
+    moved, gain = _moved(problem, gp, state, step)
+    return _Iterate(moved, system.systems, spent + step.spent, gain)
 
 
-def _moved(problem: Observations, gp: LatentProcess, state: _State, step: NewtonStep) -> _State | None:
-    """Return the point at the end of a step, halved until Ψ rises; None if it never does."""
+def _moved(problem: Observations, gp: LatentProcess, state: _State, step: NewtonStep) -> tuple[_State, float]:
+    """Return the point at the end of a step, halved until Ψ rises, or the same if it never does; and its slope."""
     delta, dbeta = step.da, step.dbeta
     Kdelta = problem.product(gp.kernel, delta)
     df = Kdelta + problem.H @ dbeta
@@ -267,6 +277,6 @@ def _moved(problem: Observations, gp: LatentProcess, state: _State, step: Newton
         quadratic = state.quadratic + 2 * length * crossed + length**2 * squared
         psi = problem.log_density(gp, f) - 0.5 * quadratic
         if psi >= state.psi + SUFFICIENT * length * slope - slack:
-            return _State.of(problem, gp, a, beta, f, quadratic)
+            return _State.of(problem, gp, a, beta, f, quadratic), abs(slope)
         length /= 2
-    return None
+    return state, abs(slope)

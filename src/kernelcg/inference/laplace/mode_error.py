@@ -130,8 +130,9 @@ class _Surroundings:
             return 2 * self.prior
         found = self.prior
         if problem.H.shape[1]:
-            P = problem.H - problem.product(self.gp.kernel, step.RH)
-            found = found + (P * solved_for_drift(problem.H.T @ step.RH, P.T).T).sum(1).clamp_min(0.0)
+            G, P = problem.H.T @ step.RH, problem.H - problem.product(self.gp.kernel, step.RH)
+            added = (P * solved_for_drift(G, P.T).T).sum(1).clamp_min(0.0)
+            found = found + (added if drift_condition(problem, self.mode, G) < 1e10 else torch.inf)
         W = expansion.trace()
         return torch.minimum(found, torch.where(W > 0, 1 / W, torch.inf)) if self.gp.is_log_concave else found
 
@@ -270,6 +271,16 @@ class _Surroundings:
         root = self.mode.expansion.trace().sqrt()[:, None]
         entries = float((root * self.rounding.of_product(root)).sum())
         return entries + ARITHMETIC * math.sqrt(len(root)) * self.problem.size
+
+
+def drift_condition(problem: Observations, mode: Mode, G: Tensor) -> float:
+    """Return by how much relative errors of RH are amplified in G⁻¹, G = HᵀRH ⪯ HᵀWH: ∞ if it is singular."""
+    if not bool(G.isfinite().all()):
+        return math.inf
+    expansion, H = mode.expansion, problem.H
+    largest = float(torch.linalg.matrix_norm(expansion.half_transposed(H)).square())
+    least = float(torch.linalg.svdvals(G).min())
+    return largest / least if least > 0 else math.inf
 
 
 def solved_for_drift(G: Tensor, B: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.laplace.indefinite_points import IndefinitePoints
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.inference.laplace.mode import Mode, find_mode, newton_step
-from kernelcg.inference.laplace.mode_error import NOWHERE, ModeError, mode_error, solved_for_drift
+from kernelcg.inference.laplace.mode_error import NOWHERE, ModeError, drift_condition, mode_error, solved_for_drift
 from kernelcg.inference.laplace.newton_methods import systems_for
 from kernelcg.inference.laplace.newton_system import NewtonSystem, Spent
 from kernelcg.solvers import Status
@@ -29,6 +29,9 @@ GUESSES, TIGHTENINGS = 2, 5
 
 ENOUGH = 1e-3
 """Error of the latent mean, in standard deviations, below which it is of no concern to anyone."""
+
+DRIFT_RTOL = 1e-8
+"""Residual of the solves for the drift, of which there are few: their errors grow with the condition number of HᵀRH."""
 
 CLOSER = (1e-2, 1e-4, 1e-6, 1e-8)
 """Factors of the tolerance of the mode with which the search goes on where that is not enough."""
@@ -145,7 +148,7 @@ class LaplacePosterior:
         if problem.H.shape[1]:
             rounding = rounding + (error_of_drift(problem.drift, X) @ self.mode.beta.abs())[:, 0]
         if variance is None:
-            variance = prior + self._drift_variance(X)
+            variance = prior + (1 + self._drift_error()) * self._drift_variance(X)
         own = (prior.sqrt() * error.energy).minimum(variance.sqrt() * error.deviations)
         return own * (1 if error.is_certain else 2) + rounding
 
@@ -163,6 +166,11 @@ class LaplacePosterior:
         )
         h = (problem.drift(X) - cross).T  # (b, t)
         return (h * solved_for_drift(problem.H.T @ self.RH, h)).sum(0).clamp_min(0.0)
+
+    def _drift_error(self) -> float:
+        """Return an estimate of the relative error of `_drift_variance`: that of RH times a condition number."""
+        H, own = self.problem.H, 8 * UNIT_ROUNDOFF + (0 if self.method == "direct" else DRIFT_RTOL)
+        return 8 * own * drift_condition(self.problem, self.mode, H.T @ self.RH) if H.shape[1] else 0.0
 
     def predict(self, X: Tensor, *, covariance: bool = False, callback: Listener | None = None) -> LatentPrediction:
         """Return the means with their bounds, and if asked for the covariance of the latent values of each point.
@@ -209,9 +217,10 @@ class LaplacePosterior:
             columns_apart = apart.N.T @ K
             explained = explained + (columns_apart * (apart.B @ columns_apart)).sum(0)[:, None, None]
         covariance = prior[:, None, None] * eye - explained
-        covariance = covariance + self._drift_variance(X, K)[:, None, None]
+        drift = self._drift_variance(X, K)
+        covariance = covariance + drift[:, None, None]
         diagonal = covariance.diagonal(dim1=1, dim2=2).clamp_min_(0.0)
-        error = error.reshape(t, C).sum(1) + self._covariance_rounding(X, V)
+        error = error.reshape(t, C).sum(1) + self._covariance_rounding(X, V) + self._drift_error() * drift
         return covariance, error + (self.error.widening - 1) * (diagonal.amax(1) + error), status
 
     def _covariance_rounding(self, X: Tensor, V: Tensor) -> Tensor:
@@ -311,7 +320,7 @@ def condition_laplace(
         step = newton_step(problem, system, mode.a, r, 1e-2, apart if apart.exists else None)
         RH, spent = step.RH, spent + apart.spent + step.spent
         if problem.H.shape[1]:
-            unbent = system.unbent(mode.a, 1e-2 * variance_tolerance, problem.H)
+            unbent = system.unbent(mode.a, DRIFT_RTOL, problem.H)
             RH, spent = unbent.RH + apart.N @ (apart.B @ (apart.N.T @ problem.H)), spent + unbent.spent
         error = mode_error(problem, gp, mode, replace(step, RH=RH))
         if error.deviations <= ENOUGH or mode.status is not Status.CONVERGED or not apart.exists:
