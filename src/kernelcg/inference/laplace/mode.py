@@ -116,7 +116,8 @@ def find_mode(
                 status = Status.CONVERGED
                 break
         stalls = stalls + 1 if residual > 0.9 * best else 0
-        if stalls > STALLS and residual <= here.state.rounding(gp, problem):
+        nothing_left = here.gain <= NEGLIGIBLE_GAIN
+        if nothing_left or (stalls > STALLS and residual <= here.state.rounding(gp, problem)):
             status = Status.PRECISION_EXHAUSTED
             break
         forcing = min(FIRST_FORCING, max(0.9 * (residual / best) ** 2, 0.3 * rtol / residual)) if steps else forcing
@@ -125,9 +126,6 @@ def find_mode(
             before, here = here, _step(problem, gp, here, forcing, residual)
             if here.state is before.state:
                 status = Status.STAGNATED
-                break
-            if here.gain <= NEGLIGIBLE_GAIN:
-                status = Status.PRECISION_EXHAUSTED
                 break
     mode = here.state.recomputed(problem, gp).mode(problem.H, steps, status, here.spent.status)
     return ModeSearch(mode, here.systems, here.spent)
