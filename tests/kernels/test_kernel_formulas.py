@@ -131,6 +131,13 @@ def test_distances_are_exactly_0_with_derivative_0_at_0():
     assert slopes.tolist() == [0.0, 0.25, pytest.approx(5e99)]
 
 
+def test_a_slowly_falling_kernel_is_right_at_distances_beyond_1e15():
+    kernel = RationalQuadratic(1.0, alpha=0.1)
+    far = torch.tensor([[1e28]], dtype=torch.float64)
+    found = float(kernel(far, torch.zeros_like(far)))
+    assert found == pytest.approx((1 + 1e56 / 0.2) ** -0.1, rel=1e-12)
+
+
 @pytest.mark.parametrize("nu", [0.5, 1.5, 2.5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_points_whose_squared_distance_overflows_are_uncorrelated(nu, dtype):

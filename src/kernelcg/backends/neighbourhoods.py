@@ -41,7 +41,8 @@ def kernel_blocks(kernel: Kernel, points: Tensor) -> Tensor:
     if isinstance(kernel, Stationary) and type(kernel).covariance is Stationary.covariance:
         per_feature(kernel.lengthscale, points.shape[2], "lengthscale")
         scaled = points / kernel.lengthscale
-        squares = torch.cdist(scaled, scaled, compute_mode="donot_use_mm_for_euclid_dist").square().clamp(max=LARGEST)
+        squares = torch.cdist(scaled, scaled, compute_mode="donot_use_mm_for_euclid_dist").square()
+        squares = squares.clamp(max=LARGEST[squares.dtype])
         return (kernel.variance * kernel.profile(squares.flatten(0, 1))).view_as(squares)
     try:
         return torch.func.vmap(kernel.covariance)(points, points)

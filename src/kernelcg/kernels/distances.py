@@ -5,8 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-LARGEST = 1e30
-"""Squared distances end here, far beyond every correlation, so that no formula meets ∞ · 0."""
+LARGEST = {torch.float64: 1e300, torch.float32: 1e30}
+"""Distances and their squares end here in each precision, so that no formula meets ∞ · 0.
+
+In float64 no correlation of the library is left there; some rational quadratic ones fall so slowly that they are not
+yet 0 at 1e30.
+"""
 
 
 class _SquaredDistances(torch.autograd.Function):
@@ -24,7 +28,7 @@ class _SquaredDistances(torch.autograd.Function):
         for x, y in zip(X.T, Y.T, strict=True):
             torch.sub(x[:, None], y, out=difference)
             total.addcmul_(difference, difference)
-        return total.clamp_(max=LARGEST)
+        return total.clamp_(max=LARGEST[total.dtype])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:

@@ -66,7 +66,7 @@ class _AbsoluteDistances(torch.autograd.Function):
         for x, y, rate in zip(X.T, Y.T, rates.tolist(), strict=True):
             torch.sub(x[:, None], y, out=difference)
             total.add_(difference.abs_(), alpha=rate)
-        return total.clamp_(max=LARGEST)
+        return total.clamp_(max=LARGEST[total.dtype])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
