@@ -116,13 +116,15 @@ def judged(seed: int, most: int = MOST_ROWS) -> Outcome:
 def tolerance(model: GPRegressor, made: Data, truth: Truth, column: int, rtol: float) -> np.ndarray:
     """Return (t,) what a mean may be off: 1e-2 noise sd or 1e-6 (or rtol) of the sd of y, whichever is larger.
 
-    Far away, where the predictive standard deviation or the mean itself dwarf both, 1e-6 or 1e-9 of those.
+    Far from the data, where the standard deviation without noise is beyond 10 sd of y, a thousandth of that; and
+    everywhere 1e-9 of the mean.
     """
     y = made.y.reshape(len(made.y), -1)[:, column]
     scale = float(model.y_scale_[column])
     noise = scale * float(np.sqrt(np.broadcast_to(model.noise_, model.y_scale_.shape)[column]))
     spread = float(np.std(y)) or scale
-    far = 1e-6 * scale * np.sqrt(np.maximum(truth.variance, 0)) + 1e-9 * scale * np.abs(truth.mean[:, 0])
+    std = scale * np.sqrt(np.maximum(truth.variance, 0))
+    far = np.where(std > 10 * spread, 1e-3 * std, 0.0) + 1e-9 * scale * np.abs(truth.mean[:, 0])
     return max(1e-2 * noise, max(1e-6, rtol) * spread) + far + 1e-13 * abs(float(model.y_mean_[column]))
 
 
