@@ -3,14 +3,21 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from inference.extended import IS_EXTENDED, real
 from inference.gaussian_truth import Truth, toy
 from inference.hard_cases import case
+from reference import FORMULAS
+from strategies import kernels, points, seeds
 
 from kernelcg import backends
 from kernelcg.inference import GaussianProcess, Noise, Regression, condition
 from kernelcg.inference.bounds.lower_bound import Exact
-from kernelcg.kernels import RBF, Matern
+from kernelcg.inference.gaussian.neighbourhoods import grouped, trial
+from kernelcg.kernels import RBF, Constant, Kernel, Matern
+from kernelcg.kernels.distances import squared_distances
+from kernelcg.operators import KernelPlusDiagonal
 from kernelcg.randomness import seeded
 from kernelcg.solvers import Status
 
@@ -69,7 +76,7 @@ def test_chunks_of_direct_variances_do_not_matter(monkeypatch):
     posterior = condition(*model(truth), method="direct", generator=seeded(0))
     X_new = torch.randn(23, 2, generator=seeded(4), dtype=torch.float64)
     whole = posterior.predict(X_new, variance=True)
-    monkeypatch.setattr("kernelcg.inference.gaussian.posterior.FACTOR_COLUMNS", 5)
+    monkeypatch.setattr("kernelcg.inference.gaussian.variances.FACTOR_COLUMNS", 5)
     parts = posterior.predict(X_new, variance=True)
     torch.testing.assert_close(parts.variance, whole.variance, rtol=1e-10, atol=1e-13)
     torch.testing.assert_close(parts.mean, whole.mean, rtol=0, atol=0)
@@ -83,3 +90,142 @@ def test_rounding_that_spoils_a_direct_variance_is_told():
     assert isinstance(posterior.bound, Exact)
     found = posterior.predict(torch.from_numpy(X + 1e-3), variance=True)
     assert found.status is Status.PRECISION_EXHAUSTED
+
+
+# from neighbours
+
+
+class Hyperbola(Kernel):
+    """A kernel of a user's own, in torch: k(x, y) = 1 / (1 + |x − y|² / l²)."""
+
+    lengthscale: torch.Tensor
+
+    def covariance(self, X, Y):
+        return 1 / (1 + squared_distances(X / self.lengthscale, Y / self.lengthscale))
+
+
+FORMULAS["Hyperbola"] = lambda X, Y, lengthscale: (
+    1 / (1 + ((X[:, None] / lengthscale - Y[None] / lengthscale) ** 2).sum(2))
+)
+
+
+def scattered(n, d, seed=0):
+    return np.random.default_rng(seed).uniform(-3, 3, (n, d))
+
+
+def posterior_of(kernel, noise, n=600, d=2, mean="constant", known=None, backend=None, **options):
+    X = scattered(n, d)
+    Y = np.sin(X.sum(1, keepdims=True)) + 0.1 * np.random.default_rng(1).standard_normal((n, 1))
+    truth = Truth(kernel, X, Y, noise, 0.0 if known is None else known, mean)
+    given_backend = {} if backend is None else {"backend": backend}
+    return condition(*model(truth, **given_backend), generator=seeded(0), **options), truth
+
+
+def check_estimates(posterior, truth, X_new, latent=False):
+    """Compare with the exact variances: the error is within what is stated, and that within the tolerance."""
+    found = posterior.predict(torch.from_numpy(X_new), variance=True, latent=latent)
+    variance = np.diag(truth.posterior_covariance(X_new))
+    error, stated = np.abs(found.variance.numpy() - variance), found.variance_error.numpy()
+    visible = variance + (0.0 if latent else truth.noise)
+    assert found.status is Status.CONVERGED
+    assert np.all(stated <= 1.0001e-2 * visible)
+    assert np.all(error <= stated)
+    assert np.all(found.variance.numpy() >= 0)
+    return found
+
+
+CASES = {
+    "smooth": (RBF(1.0), 1e-2),
+    "rough": (Matern(0.5, 2.0, nu=0.5), 1e-1),
+    "short": (Matern([0.3, 0.5], 1.0, nu=1.5), 1e-3),
+    "little noise": (Matern(1.0, nu=1.5), 1e-4),
+    "long": (Matern(20.0, 3.0, nu=2.5), 1e-1),
+    "of a user": (Hyperbola(0.7), 1e-2),
+    "sum": (RBF(2.0) + Matern(0.4, 0.2, nu=1.5), 1e-2),
+}
+
+
+@pytest.mark.parametrize("preconditioner", ["auto", "low_rank_vecchia", None])
+@pytest.mark.parametrize("name", CASES)
+def test_variances_are_off_by_no_more_than_they_say(name, preconditioner):
+    kernel, noise = CASES[name]
+    posterior, truth = posterior_of(kernel, noise, preconditioner=preconditioner)
+    check_estimates(posterior, truth, scattered(200, 2, seed=5))
+    check_estimates(posterior, truth, np.concatenate([truth.X[:3], scattered(4, 2, seed=6), truth.X[:2] + 40.0]))
+
+
+@pytest.mark.parametrize("mean", ["zero", "linear"])
+def test_variances_with_a_drift_and_known_noise(mean):
+    posterior, truth = posterior_of(
+        Matern(0.5, nu=1.5), 1e-2, mean=mean, known=np.linspace(0, 0.3, 600), preconditioner="low_rank_vecchia"
+    )
+    check_estimates(posterior, truth, scattered(200, 2, seed=5))
+    check_estimates(posterior, truth, scattered(150, 2, seed=6), latent=True)
+
+
+@given(data=st.data(), n=st.integers(1, 40), d=st.integers(1, 3), seed=seeds)
+def test_a_trial_bounds_the_variance_from_above(data, n, d, seed):
+    kernel, X = data.draw(kernels(d)), data.draw(points(n, d))
+    rng = np.random.default_rng(seed)
+    A = KernelPlusDiagonal(backends.bind(kernel, X), torch.from_numpy(0.05 + rng.random(n)))
+    rows = torch.from_numpy(np.sort(rng.choice(n, rng.integers(1, n + 1), replace=False)))
+    K = A.K.cross_block(torch.from_numpy(rng.standard_normal((3, d)))).T.contiguous()
+    found, dense = trial(A, rows, K), A.dense()
+    v = torch.zeros_like(K)
+    v[rows] = found.v
+    scale = float(dense.abs().max())
+    torch.testing.assert_close(found.R, K - dense @ v, rtol=0, atol=1e-9 * scale)
+    expected = (2 * K * v - v * (dense @ v)).sum(0)
+    torch.testing.assert_close(found.explained, expected, rtol=1e-9, atol=1e-9 * scale)
+    exact = (K * torch.linalg.solve(dense, K)).sum(0)
+    assert bool((found.explained <= exact + 1e-9 * scale).all())
+    gap = (found.R * torch.linalg.solve(dense, found.R)).sum(0)
+    torch.testing.assert_close(found.explained + gap, exact, rtol=1e-8, atol=1e-9 * scale)
+
+
+def test_groups_hold_every_point_once_and_are_small():
+    C = torch.randn(517, 3, generator=seeded(0), dtype=torch.float64)
+    groups = grouped(C, 32)
+    assert torch.equal(torch.cat(groups).sort().values, torch.arange(517))
+    assert max(map(len, groups)) <= 32
+    assert torch.cat(grouped(torch.zeros(5, 1), 2)).sort().values.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_neighbours_take_few_kernel_values():
+    """Three hundred columns would be multiplied with K once or more; here it is a small part of that."""
+    backend = backends.default().counting(2000)
+    posterior, truth = posterior_of(
+        Matern(0.3, nu=1.5), 1e-2, n=2000, backend=backend, preconditioner="low_rank_vecchia"
+    )
+    before = backend.work.columns
+    check_estimates(posterior, truth, scattered(300, 2, seed=5))
+    assert backend.work.columns - before < 100
+
+
+def test_brackets_end_where_the_tolerance_is_met():
+    backend = backends.default().counting(1000)
+    posterior, truth = posterior_of(
+        Matern(0.5, nu=1.5), 1e-3, n=1000, backend=backend, preconditioner="low_rank_vecchia"
+    )
+    before, X_new = backend.work.columns, scattered(100, 2, seed=5)
+    found = posterior.predict(torch.from_numpy(X_new), variance=True, bound=True)
+    variance = np.diag(truth.posterior_covariance(X_new))
+    assert np.all(found.variance_lower.numpy() <= variance)
+    assert np.all(found.variance_upper.numpy() >= variance)
+    assert np.all((found.variance_upper - found.variance_lower).numpy() <= 1.01e-2 * (variance + 1e-3))
+    assert (backend.work.columns - before) / 100 < 12
+
+
+def test_the_same_points_have_the_same_variances():
+    """Bit for bit when asked again, within the tolerance when asked for in other company."""
+    posterior, _ = posterior_of(Matern(0.5, nu=1.5), 1e-2, preconditioner="low_rank_vecchia")
+    X_new = torch.from_numpy(scattered(300, 2, seed=5))
+    first, second = (posterior.predict(X_new, variance=True).variance for _ in range(2))
+    assert torch.equal(first, second)
+    alone = torch.cat([posterior.predict(one, variance=True).variance for one in X_new.split(70)])
+    assert bool(((alone - first).abs() <= 2e-2 * (first + 1e-2)).all())
+
+
+def test_a_kernel_without_coordinates_is_iterated_with():
+    posterior, truth = posterior_of(Constant(2.0), 0.1, n=50, mean="zero")
+    check_estimates(posterior, truth, scattered(200, 2, seed=5))

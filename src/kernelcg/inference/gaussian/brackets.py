@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kernelcg.events import Listener
+from kernelcg.inference.bounds.lower_bound import Exact
 from kernelcg.inference.bounds.recomputed import LongDouble
 from kernelcg.inference.bounds.rounding import (
     ENTRY_ERROR,
@@ -19,9 +20,13 @@ from kernelcg.inference.bounds.rounding import (
 )
 from kernelcg.inference.gaussian.prediction import Prediction
 from kernelcg.solvers import Status
+from kernelcg.solvers.energy_descent import energy_descent
 
 if TYPE_CHECKING:
     from kernelcg.inference.gaussian.posterior import Posterior
+
+MOST_STEPS = 50
+"""Steps after which a descent of energies ends: a solve that may choose another preconditioner goes on from there."""
 
 TIGHTENINGS = 5
 """Solves, each to a smaller residual than the one before, after which a bracket is not narrowed any more."""
@@ -58,7 +63,7 @@ def bracketed(
     |vᵀ(Y − Hβ̂ − Aâ)| + ‖v − A⁻¹k‖_A ‖e‖_A for its second part.
     """
     at, noise = _AtPoints(posterior, X, drift), posterior.visible_noise(prior_at(posterior, X), latent)
-    V, status = tightened(posterior, at.K, at.prior, latent=latent, callback=callback)
+    V, status = tightened(posterior, at.K, at.prior, noise=noise, callback=callback)
     V = _narrowed(posterior, X, V, at.prior, noise)
     least, rounded = V.quadratic, V.quadratic_error + (ENTRY_ERROR + X.shape[1]) * UNIT_ROUNDOFF * at.prior
     explained = torch.minimum(at.most, (least + V.error.square() + rounded).clamp_min(0).sqrt())
@@ -82,7 +87,7 @@ def bracketed(
     return Prediction(at.mean, bound, variance, half, low, high, status)
 
 
-def within(tolerance: float, variance: Tensor, error: Tensor, noise: Tensor | float) -> Tensor:
+def within(tolerance: float, variance: Tensor, error: Tensor, noise: Tensor) -> Tensor:
     """Return for each point whether the error is within the tolerance relative to variance and noise."""
     return error <= tolerance * ((variance - error).clamp_min(0.0) + noise)
 
@@ -92,7 +97,7 @@ def prior_at(posterior: "Posterior", X: Tensor) -> Tensor:
     return posterior.A.kernel.diagonal(X).detach().clamp_min(0)
 
 
-def _narrowed(posterior: "Posterior", X: Tensor, V: Certified, prior: Tensor, noise: Tensor | float) -> Certified:
+def _narrowed(posterior: "Posterior", X: Tensor, V: Certified, prior: Tensor, noise: Tensor) -> Certified:
     """Return V with residuals in long double where those of float64 leave too wide a bracket, if that is affordable."""
     width = V.error.square() + 2 * V.quadratic_error
     wide = ~within(posterior.variance_tolerance, prior - V.quadratic, width, noise)
@@ -112,29 +117,48 @@ def tightened(
     K: Tensor,
     prior: Tensor,
     *,
-    latent: bool,
+    noise: Tensor,
     start: Tensor | None = None,
     callback: Listener | None = None,
 ) -> tuple[Certified, Status]:
-    """Solve A V = K until the variance is known to the relative tolerance, noise included or not, or no better.
+    """Solve A V = K until the variance is known to the tolerance, relative to itself and the noise, or no better.
 
-    Since ρᵀA⁻¹ρ ≤ ‖ρ‖²/λ, λ the smallest noise, residuals of λ √tolerance are small enough.
+    The first iterations end where the bound of rᵀA⁻¹r that their own residuals give is small enough. If recomputed
+    residuals show that it is not, solves to smaller and smaller residuals follow.
     """
     A, tolerance = posterior.problem.system(posterior.gp), posterior.variance_tolerance
-    noise = posterior.visible_noise(prior, latent)
-    stopping = replace(posterior.stopping, rtol=0.0, atol=A.spectrum_floor() * math.sqrt(tolerance))
-    for _ in range(TIGHTENINGS):
-        report = posterior.solved(K, stopping, start, callback)
-        root = prior.clamp_min(0).sqrt()
-        V = certified(A, K, report.solution, posterior.certifier(), posterior.rounding, root)
+    root, status = prior.clamp_min(0).sqrt(), Status.CONVERGED
+    X = _descended(posterior, K, prior, noise, callback) if start is None else start
+    for attempt in range(TIGHTENINGS + 1):
+        V = certified(A, K, X, posterior.certifier(), posterior.rounding, root)
         known = (prior - V.quadratic - V.error.square()).clamp_min(0.0) + noise
         excess = float((V.error.square() / known.clamp_min(1e-300)).max()) / tolerance
         if excess <= 1:
             return V, Status.CONVERGED
-        if report.status is not Status.CONVERGED or float(V.floor.max()) > 0.5 * float(V.error.max()):
+        exhausted = float(V.floor.max()) > 0.5 * float(V.error.max())
+        if status is not Status.CONVERGED or exhausted or attempt == TIGHTENINGS:
             break
-        start, stopping = report.solution, replace(stopping, atol=0.5 * stopping.atol / math.sqrt(excess))
-    return V, report.status if report.status is not Status.CONVERGED else Status.PRECISION_EXHAUSTED
+        atol = 0.5 * float(V.R.norm(dim=0).max()) / math.sqrt(excess)
+        report = posterior.solved(K, replace(posterior.stopping, rtol=0.0, atol=atol), X, callback)
+        X, status = report.solution, report.status
+    return V, status if status is not Status.CONVERGED else Status.PRECISION_EXHAUSTED
+
+
+def _descended(posterior: "Posterior", K: Tensor, prior: Tensor, noise: Tensor, callback: Listener | None) -> Tensor:
+    """Return V ≈ A⁻¹K from P⁻¹K by block PCG, until the bound of rᵀA⁻¹r is below half of what is allowed."""
+    A, P, bound = posterior.A, posterior.constant_preconditioner(), posterior.certifier()
+    V = P.solve(K)
+    if isinstance(bound, Exact):
+        return V
+    R = K - A @ V
+    upper = prior - (K * V + V * R).sum(0)
+
+    def wants_more(columns: Tensor, R: Tensor, energies: Tensor, gains: Tensor) -> Tensor:
+        error = bound.energy(R)
+        known = (upper[columns] - gains - error).clamp_min(0.0) + noise[columns]
+        return error > 0.5 * posterior.variance_tolerance * known
+
+    return energy_descent(A, P, V, R, wants_more, max_steps=MOST_STEPS, callback=callback).V
 
 
 class _AtPoints:

@@ -109,7 +109,7 @@ class _Solved:
     report: SolveReport
     P: Invertible | None = None
     kept: Kept | None = None
-    bound: EnergyBound | None = None
+    bound: Exact | None = None
 
 
 def _weights(

@@ -11,22 +11,22 @@ from torch import Generator, Tensor
 from kernelcg import planning
 from kernelcg.arguments import matrix
 from kernelcg.backends.memory import FOR_COLUMNS, require_memory
-from kernelcg.events import Chunk, EventKind, Listener, tell
+from kernelcg.events import Chunk, EventKind, Listener, tell, timed
 from kernelcg.inference.bounds.lower_bound import Exact, LowerBound
 from kernelcg.inference.bounds.rounding import (
     UNIT_ROUNDOFF,
     Certified,
     DriftBounds,
-    EnergyBound,
     Rounding,
     error_of_drift,
 )
 from kernelcg.inference.gaussian.brackets import bounded_mean, bracketed, tightened
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.gaussian.prediction import Prediction
-from kernelcg.inference.gaussian.variances import FACTOR_BLOCKS, FACTOR_COLUMNS, estimated_variances
-from kernelcg.operators import Invertible, KernelPlusDiagonal
+from kernelcg.inference.gaussian.variances import estimated
+from kernelcg.operators import ConstantInvertible, Invertible, KernelPlusDiagonal
 from kernelcg.planning import Kept
+from kernelcg.preconditioners.shapes import Diagonal, LowRankPlus
 from kernelcg.randomness import child
 from kernelcg.solvers import CholeskyFactor, SolveReport, Status, Stopping, solve
 
@@ -46,7 +46,7 @@ class Posterior:
     weights: Certified  # of A a = Y − Hβ
     drift_weights: Certified  # of A G = H
     report: SolveReport
-    bound: EnergyBound | None
+    bound: LowerBound | Exact | None
     rounding: Rounding
     P: Invertible | None
     kept: Kept | None
@@ -81,11 +81,24 @@ class Posterior:
                 return replace(self, bound=Exact(A, factor), P=factor)
         return replace(self, bound=LowerBound.of(A, child(generator, "bound")))
 
-    def certifier(self) -> EnergyBound:
+    def certifier(self) -> LowerBound | Exact:
         """Return what bounds errors of solves."""
         if self.bound is None:
             raise ValueError("this posterior was stored without its factors: call restored() first")
         return self.bound
+
+    def constant_preconditioner(self) -> ConstantInvertible:
+        """Return what preconditions solves with A: P, or the P of the bound where that has more rank and no less else.
+
+        The bound's stands in for a P that is missing or changes between calls, too.
+        """
+        P, bound = self.P, self.certifier()
+        if not isinstance(P, ConstantInvertible) or not P.is_constant:
+            return bound.P
+        rank = P.T.shape[1] if isinstance(P, LowRankPlus) and isinstance(P.base, Diagonal) else None
+        if rank is not None and isinstance(bound, LowerBound) and rank < len(bound.pivots):
+            return bound.P
+        return P
 
     # prediction
 
@@ -113,25 +126,16 @@ class Posterior:
         X, began = self.checked_inputs(X), time.perf_counter()
         if not variance and not bound:
             return Prediction(self.mean(X))
-        self.certifier()
-        drift, by_factor = self.drift_bounds(), isinstance(self.bound, Exact) and not bound
+        drift = self.drift_bounds()
+        if not bound:
+            return estimated(self, X, drift, latent=latent, callback=timed(callback, began))
         parts, done = [], 0
-        for some in X.split(self._columns_at_once(by_factor=by_factor)):
-            parts.append(self._predicted(some, drift, variance, bound, latent, callback))
+        for some in X.split(self.columns_at_once()):
+            one = bracketed(self, some, drift, latent=latent, callback=callback) if variance else None
+            parts.append(one or bounded_mean(self, some, drift))
             done += len(some)
             tell(callback, EventKind.CHUNK, Chunk(done, len(X)), began)
         return Prediction.joined(parts)
-
-    def _predicted(
-        self, X: Tensor, drift: DriftBounds, variance: bool, bound: bool, latent: bool, callback: Listener | None
-    ) -> Prediction:
-        """Return the prediction for one chunk of points."""
-        if not variance:
-            return bounded_mean(self, X, drift)
-        if bound:
-            return bracketed(self, X, drift, latent=latent, callback=callback)
-        found, error, status = estimated_variances(self, X, drift, latent=latent, callback=callback)
-        return Prediction(self.mean(X), None, found, error, status=status)
 
     def covariance(self, X: Tensor) -> Tensor:
         """Return the (t, t) covariance of the latent values, if it fits the memory; `joint` adds the status."""
@@ -153,7 +157,8 @@ class Posterior:
         for some in self._chunks(t):
             columns = K[:, some].contiguous()
             first = self.solved(columns, self.stopping).solution
-            solved, found = tightened(self, columns, prior[some], latent=True, start=first)
+            visible = self.visible_noise(prior[some], latent=True)
+            solved, found = tightened(self, columns, prior[some], noise=visible, start=first)
             V[:, some], R[:, some] = solved.X, solved.R
             status = found if status is Status.CONVERGED else status
         explained = K.T @ V + V.T @ R
@@ -178,9 +183,9 @@ class Posterior:
         S = self.problem.H.T @ G + G.T @ R
         return 0.5 * (S + S.T)
 
-    def visible_noise(self, prior: Tensor, latent: bool) -> Tensor | float:
+    def visible_noise(self, prior: Tensor, latent: bool) -> Tensor:
         """Return what tolerances count beside the variance itself: the noise, or for latent values next to nothing."""
-        return 1e-12 * prior if latent else self.gp.noise.variance.item()
+        return 1e-12 * prior if latent else torch.full_like(prior, self.gp.noise.variance.item())
 
     def solved(
         self, B: Tensor, stopping: Stopping, start: Tensor | None = None, callback: Listener | None = None
@@ -196,15 +201,14 @@ class Posterior:
             self.A, B, report.solution, stopping, callback, pricing=self.problem.pricing
         )[0]
 
-    def _columns_at_once(self, *, by_factor: bool = False) -> int:
-        """Return how many columns of n numbers fit the memory, for a solve or one triangular solve."""
-        blocks, most = (FACTOR_BLOCKS, FACTOR_COLUMNS) if by_factor else (BLOCKS_AT_ONCE, COLUMNS_AT_ONCE)
+    def columns_at_once(self, blocks: int = BLOCKS_AT_ONCE, most: int = COLUMNS_AT_ONCE) -> int:
+        """Return how many columns fit the memory, ``most`` at most, if each needs so many blocks of n numbers."""
         budget, each = int(FOR_COLUMNS * self.problem.points.budget()), 8 * len(self.problem) * blocks
         require_memory(each, budget, f"solving for one more column of {len(self.problem)} numbers")
         return int(min(budget // each, most))
 
     def _chunks(self, count: int) -> Iterator[slice]:
-        size = self._columns_at_once()
+        size = self.columns_at_once()
         return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
     def checked_inputs(self, X: Tensor) -> Tensor:

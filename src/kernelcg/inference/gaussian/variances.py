@@ -8,7 +8,10 @@ from torch import Tensor
 from kernelcg.events import Listener
 from kernelcg.inference.bounds.lower_bound import Exact
 from kernelcg.inference.bounds.rounding import DriftBounds, error_of_drift
-from kernelcg.inference.gaussian.brackets import tightened, within
+from kernelcg.inference.gaussian.brackets import prior_at, within
+from kernelcg.inference.gaussian.explained import Explained, Task
+from kernelcg.inference.gaussian.local_variances import explained_iteratively
+from kernelcg.inference.gaussian.prediction import Prediction
 from kernelcg.solvers import CholeskyFactor, Status
 
 if TYPE_CHECKING:
@@ -17,52 +20,55 @@ if TYPE_CHECKING:
 FACTOR_BLOCKS, FACTOR_COLUMNS = 6, 512
 """Blocks of n numbers a column that a triangular solve and its check hold at once, and columns of one such solve."""
 
-Estimate = tuple[Tensor, Tensor, Status]
-"""Variances (t,), their estimated errors (t,), and whether these meet the tolerance."""
+LOCAL_BLOCKS, LOCAL_COLUMNS = 24, 128
+"""The same of trials from neighbours, with those that wait for iterations and these."""
 
 
-def estimated_variances(
+def estimated(
     posterior: "Posterior", X: Tensor, drift: DriftBounds, *, latent: bool, callback: Listener | None
-) -> Estimate:
-    """Return the variances of the latent values at some points: k(x, x) − kᵀA⁻¹k, and the drift's part."""
-    A = posterior.A
-    K = A.K.cross_block(X, precision=torch.float64).T.contiguous()  # (n, t)
-    prior = A.kernel.diagonal(X).detach().clamp_min(0)
-    noise, h, G = posterior.visible_noise(prior, latent), posterior.problem.drift(X), posterior.drift_weights
-    if isinstance(posterior.bound, Exact):
-        explained, error = explained_by_factor(posterior, posterior.bound.P, K, prior, noise)
-        left, status = h - K.T @ G.X, Status.CONVERGED
-        off = explained.clamp_min(0).sqrt()[:, None] * drift.error
-    else:
-        V, status = tightened(posterior, K, prior, latent=latent, callback=callback)
-        explained, error = (K * V.X + V.X * V.R).sum(0), V.error.square()
-        left, off = h - K.T @ G.X - V.X.T @ G.R, V.error[:, None] * drift.error
-    off = off + error_of_drift(posterior.problem.drift, X) + posterior.rounding.of_mean(prior.sqrt(), G.X)
-    least, middle, most = drift.leverage(left, off)
+) -> Prediction:
+    """Return the mean and the variances k(x, x) − kᵀA⁻¹k, with the drift's part, and estimates of their errors."""
+    prior = prior_at(posterior, X)
+    noise = posterior.visible_noise(prior, latent)
+    bound = posterior.certifier()
+    size = (FACTOR_BLOCKS, FACTOR_COLUMNS) if isinstance(bound, Exact) else (LOCAL_BLOCKS, LOCAL_COLUMNS)
+    task = Task(posterior, X, prior, noise, posterior.columns_at_once(*size), callback)
+    found = explained_by_factor(task, bound.P) if isinstance(bound, Exact) else explained_iteratively(task)
+    G = posterior.drift_weights
+    off = found.distance[:, None] * drift.error + error_of_drift(posterior.problem.drift, X)
+    off = off + posterior.rounding.of_mean(prior.sqrt(), G.X)
+    least, middle, most = drift.leverage(posterior.problem.drift(X) - found.drift, off)
     of_drift = (most - least) * (most + least) + posterior.rounding.gamma * most.square()
-    variance, error = (prior - explained).clamp_min(0.0) + middle.square(), error + of_drift
-    if status is Status.CONVERGED and not bool(within(posterior.variance_tolerance, variance, error, noise).all()):
-        status = Status.PRECISION_EXHAUSTED
-    return variance, error, status
+    variance, error = (prior - found.energy).clamp_min(0.0) + middle.square(), found.error + of_drift
+    met = bool(within(posterior.variance_tolerance, variance, error, noise).all())
+    status = found.status if met or found.status is not Status.CONVERGED else Status.PRECISION_EXHAUSTED
+    return Prediction(posterior.mean(X), None, variance, error, status=status)
 
 
-def explained_by_factor(
-    posterior: "Posterior", factor: CholeskyFactor, K: Tensor, prior: Tensor, noise: Tensor | float
-) -> tuple[Tensor, Tensor]:
-    """Return kᵀA⁻¹k = ‖L⁻¹k‖² with A = LLᵀ, and an estimate of its rounding error. Costs one triangular solve.
+def explained_by_factor(task: Task, factor: CholeskyFactor) -> Explained:
+    """Return kᵀA⁻¹k = ‖L⁻¹k‖² with A = LLᵀ, and estimates of its rounding error: one triangular solve a point."""
+    parts: list[Explained] = []
+    for points in torch.arange(len(task.X), device=task.X.device).split(task.columns):
+        parts.append(_by_factor(task, factor, points))
+        task.tell_of(parts)
+    return Explained.joined(parts)
 
-    L is the exact factor of A + E. Where the entries of E are independent and those of row i and column j have the size
-    γ √(a_ii a_jj), kᵀA⁻¹k changes by vᵀEv, v = A⁻¹k, of the size γ Σ a_ii v_i², which is at most
-    γ max(a_ii) kᵀA⁻¹k / λ. Only where that is too much for the tolerance, v is computed.
+
+def _by_factor(task: Task, factor: CholeskyFactor, points: Tensor) -> Explained:
+    """Return what the data explain at some points.
+
+    L is the exact factor of A + E. Where the entries of E are independent and of the size γ √(a_ii a_jj), kᵀA⁻¹k
+    changes by vᵀEv, v = A⁻¹k, of the size γ Σ a_ii v_i², which is at most γ max(a_ii) kᵀA⁻¹k / λ. Only where that is
+    too much for the tolerance, v is computed.
     """
-    rounding = posterior.rounding
-    W = factor.whiten(K)
-    explained = W.square().sum(0)
+    K = task.kernel(points)
+    energy = factor.whiten(K).square().sum(0)
+    rounding, prior = task.posterior.rounding, task.prior[points]
     sizes = rounding.root.square() + rounding.diagonal
-    of_sums = rounding.gamma * prior
-    error = of_sums + rounding.gamma * sizes.max() / rounding.diagonal.min() * explained
-    unsure = ~within(posterior.variance_tolerance, prior - explained, error, noise)
+    error = rounding.gamma * (prior + sizes.max() / rounding.diagonal.min() * energy)
+    unsure = error > task.allowed(points, energy, error)
     if bool(unsure.any()):
         V = factor.solve(K[:, unsure])
-        error[unsure] = of_sums[unsure] + rounding.gamma * (sizes[:, None] * V.square()).sum(0)
-    return explained, error
+        error[unsure] = rounding.gamma * (prior[unsure] + (sizes[:, None] * V.square()).sum(0))
+    drift = K.T @ task.posterior.drift_weights.X
+    return Explained(points, energy, error, drift, energy.clamp_min(0).sqrt())

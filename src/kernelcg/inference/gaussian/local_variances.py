@@ -1,0 +1,250 @@
+"""Variances from neighbours: bounds on few rows, estimates of their gaps, and iterations where these are too wide."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernelcg.backends.memory import FOR_COLUMNS
+from kernelcg.inference.gaussian.brackets import MOST_STEPS, tightened
+from kernelcg.inference.gaussian.explained import Explained, Task
+from kernelcg.inference.gaussian.neighbourhoods import Neighbourhoods, trial
+from kernelcg.planning.pricing import costs_of
+from kernelcg.solvers.energy_descent import energy_descent
+
+GROUP = 32
+"""New points whose neighbourhoods are put together."""
+
+NEIGHBOURS = (32, 64, 128, 256)
+"""Rows near each point among which a pilot chooses."""
+
+FIRST = 64
+"""Rows near each point with which the pilot judges the correction."""
+
+PILOT_GROUPS, PILOT_COLUMNS = 2, 16
+"""Groups of the pilot, and those points among them, of the widest gaps, whose gaps are computed."""
+
+PILOT_FALL = 0.05
+"""Part of their energies at which the gaps of those are known well enough."""
+
+SAFETY, LEAST_SPREAD = 3.0, 0.5
+"""Gaps relative to their estimates vary by so many times as much as in the pilot, and by so much at least."""
+
+OF_PRODUCTS = 8
+"""Error of an energy after iterations, relative to k(x, x), in units of the rounding of their products."""
+
+STEPS = 2
+"""Iterations that a trial which is too wide needs, roughly: what the choice of the neighbours goes by."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """How a gap rᵀA⁻¹r is estimated by e = rᵀP⁻¹r: as ``middle`` e, off by no more than ``spread`` e."""
+
+    middle: float
+    spread: float
+
+
+UNTRIED, BELOW_A = Gap(1.0, 4.0), Gap(0.5, 0.5)
+"""What is reckoned with without a pilot; for P ⪯ A the gap lies between 0 and e."""
+
+
+def explained_iteratively(task: Task) -> Explained:
+    r"""Return what the data explain: from neighbours, or for a kernel without coordinates by iterations from P⁻¹k.
+
+    For any v, with r = k − Av,
+
+    .. math:: k^\top A^{-1} k = 2 k^\top v - v^\top A v + r^\top A^{-1} r.
+
+    The first part is a lower bound, so that the variance is below what it leaves of k(x, x). With v from the rows near
+    x it takes no product with K. The gap rᵀA⁻¹r is rᵀP⁻¹r up to the spectrum of P⁻¹A: a pilot sees how far these are
+    apart. Points where the gap is not known well enough go on to block PCG from v.
+    """
+    posterior = task.posterior
+    gap = BELOW_A if posterior.constant_preconditioner() is posterior.certifier().P else UNTRIED
+    near = _neighbourhoods(task)
+    if near is None:
+        return _without_neighbours(task, gap)
+    gap, q = _pilot(task, near, gap)
+    parts: list[Explained] = []
+    waiting: list[tuple[Tensor, ...]] = []
+    for groups in _batches(near.groups, task.columns):
+        points, K, V, R, least, energies = _trials(task, near, groups, q)
+        wide = _too_wide(task, points, least, energies, gap)
+        good = ~wide
+        parts.append(_estimate(task, points[good], least[good], energies[good], gap, K[:, good], V[:, good]))
+        if sum(len(one[0]) for one in waiting) + int(wide.sum()) > task.columns:
+            parts.append(_iterated(task, gap, *_side_by_side(waiting)))
+            waiting = []
+        if bool(wide.any()):
+            waiting.append((points[wide], V[:, wide], R[:, wide], least[wide]))
+        task.tell_of(parts)
+    if waiting:
+        parts.append(_iterated(task, gap, *_side_by_side(waiting)))
+        task.tell_of(parts)
+    return Explained.joined(parts)
+
+
+def _too_wide(task: Task, points: Tensor, least: Tensor, energies: Tensor, gap: Gap) -> Tensor:
+    """Return for which points the estimate of the gap may be off by more than the tolerance."""
+    error = gap.spread * energies
+    return error > task.allowed(points, least + gap.middle * energies, error)
+
+
+def _estimate(task: Task, points: Tensor, least: Tensor, energies: Tensor, gap: Gap, K: Tensor, V: Tensor) -> Explained:
+    """Return what the data explain at some points from the lower bounds and the rᵀP⁻¹r of their trials V."""
+    rounding, G, prior = task.posterior.rounding, task.posterior.drift_weights, task.prior[points]
+    sizes = rounding.root.square() + rounding.diagonal
+    rounded = rounding.gamma * (prior + (sizes[:, None] * V.square()).sum(0))
+    rounded = rounded + OF_PRODUCTS * torch.finfo(task.posterior.A.precision).eps * prior
+    return Explained(
+        points,
+        torch.minimum(least + gap.middle * energies, prior),
+        gap.spread * energies + rounded,
+        K.T @ G.X + V.T @ G.R,
+        ((gap.middle + gap.spread) * energies).clamp_min(0).sqrt(),
+    )
+
+
+def _neighbourhoods(task: Task) -> Neighbourhoods | None:
+    """Return the neighbourhoods, unless the kernel has no coordinates or the memory no room for them."""
+    A = task.posterior.A
+    rows = min(GROUP * max(NEIGHBOURS), len(A))
+    fits = 3 * 8 * rows**2 <= FOR_COLUMNS * A.memory_budget()
+    return Neighbourhoods.of(A, task.X, min(GROUP, task.columns)) if fits else None
+
+
+def _batches(groups: list[Tensor], columns: int) -> Iterator[list[Tensor]]:
+    """Yield as many groups together as have no more points than there may be columns."""
+    some: list[Tensor] = []
+    for group in groups:
+        if some and sum(map(len, some)) + len(group) > columns:
+            yield some
+            some = []
+        some = [*some, group]
+    if some:
+        yield some
+
+
+def _side_by_side(waiting: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    points, V, R, least = zip(*waiting, strict=True)
+    return torch.cat(points), torch.cat(V, dim=1), torch.cat(R, dim=1), torch.cat(least)
+
+
+def _trials(
+    task: Task, near: Neighbourhoods, groups: list[Tensor], q: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the points of the groups, and for these K, trials V, residuals R, lower bounds, and rᵀP⁻¹r."""
+    A, P = task.posterior.A, task.posterior.constant_preconditioner()
+    points = torch.cat(groups).to(task.X.device)
+    K = task.kernel(points)
+    V, R, least = torch.zeros_like(K), torch.empty_like(K), K.new_empty(K.shape[1])
+    start = 0
+    for group in groups:
+        own = slice(start, start + len(group))
+        found = trial(A, near.rows(group, q).to(A.device), K[:, own])
+        V[found.rows, own], R[:, own], least[own] = found.v, found.R, found.explained
+        start = own.stop
+    return points, K, V, R, least, (R * P.solve(R)).sum(0)
+
+
+def _without_neighbours(task: Task, gap: Gap) -> Explained:
+    """Return what the data explain, by iterations from P⁻¹k."""
+    P, parts = task.posterior.constant_preconditioner(), list[Explained]()
+    for points in torch.arange(len(task.X), device=task.X.device).split(task.columns):
+        K = task.kernel(points)
+        V = P.solve(K)
+        R = K - task.posterior.A @ V
+        parts.append(_iterated(task, gap, points, V, R, (K * V + V * R).sum(0)))
+        task.tell_of(parts)
+    return Explained.joined(parts)
+
+
+def _iterated(task: Task, gap: Gap, points: Tensor, V: Tensor, R: Tensor, least: Tensor) -> Explained:
+    """Return what the data explain at some points, by iterations from V with residuals R; by solves if these fail."""
+    posterior = task.posterior
+
+    def wants_more(columns: Tensor, _: Tensor, energies: Tensor, gains: Tensor) -> Tensor:
+        return _too_wide(task, points[columns], least[columns] + gains, energies, gap)
+
+    P = posterior.constant_preconditioner()
+    found = energy_descent(posterior.A, P, V, R, wants_more, max_steps=MOST_STEPS, callback=task.callback)
+    K, done = task.kernel(points), found.done.to(points.device)
+    lower = least + found.gains
+    part = _estimate(task, points[done], lower[done], found.energies[done], gap, K[:, done], found.V[:, done])
+    if bool(done.all()):
+        return part
+    return Explained.joined([part, _solved(task, points[~done], K[:, ~done], found.V[:, ~done])])
+
+
+def _solved(task: Task, points: Tensor, K: Tensor, V: Tensor) -> Explained:
+    """Return what the data explain at some points, by solves that end with rigorous bounds or with a reason."""
+    posterior, G = task.posterior, task.posterior.drift_weights
+    solved, status = tightened(
+        posterior, K, task.prior[points], noise=task.noise[points], start=V, callback=task.callback
+    )
+    error = solved.error.square() + solved.quadratic_error
+    drift = K.T @ G.X + solved.X.T @ G.R
+    return Explained(points, solved.quadratic, error, drift, solved.error, status)
+
+
+# the pilot
+
+
+def _pilot(task: Task, near: Neighbourhoods, gap: Gap) -> tuple[Gap, int]:
+    """Return how gaps relate to their estimates, and how many neighbours cost least with the iterations they leave."""
+    if len(near.groups) < 2 * PILOT_GROUPS:
+        return gap, FIRST
+    groups = near.groups[len(near.groups) // 4 :: len(near.groups) // PILOT_GROUPS][:PILOT_GROUPS]
+    gap = _observed_gap(task, near, groups, gap)
+    best, least_seconds = FIRST, float("inf")
+    for q in NEIGHBOURS:
+        points, _, _, _, least, energies = _trials(task, near, groups, q)
+        share = float(_too_wide(task, points, least, energies, gap).double().mean())
+        rows = sum(len(near.rows(group, q)) for group in groups) / len(groups)
+        seconds = _seconds_of_group(task, rows) + share * GROUP * _seconds_of_column(task)
+        if seconds >= least_seconds:
+            break
+        best, least_seconds = q, seconds
+    return gap, best
+
+
+def _observed_gap(task: Task, near: Neighbourhoods, groups: list[Tensor], untried: Gap) -> Gap:
+    """Return how gaps relate to their estimates at the points of the widest gaps, where iterations compute them.
+
+    A ratio of 1, that of a perfect P, counts as observed too: P may be better elsewhere.
+    """
+    posterior = task.posterior
+    points, _, V, R, least, energies = _trials(task, near, groups, FIRST)
+    relative = energies / (task.prior[points] - least + task.noise[points]).clamp_min(1e-300)
+    widest = relative.argsort(descending=True, stable=True)[:PILOT_COLUMNS]
+    first = energies[widest]
+
+    def wants_more(columns: Tensor, _: Tensor, energies: Tensor, gains: Tensor) -> Tensor:
+        return energies > PILOT_FALL * first[columns]
+
+    P = posterior.constant_preconditioner()
+    found = energy_descent(
+        posterior.A, P, V[:, widest], R[:, widest], wants_more, max_steps=MOST_STEPS, callback=task.callback
+    )
+    if not bool(found.done.all()):
+        return untried
+    ratios = torch.cat([(found.gains + found.energies)[first > 0] / first[first > 0], first.new_ones(1)])
+    low, high = float(ratios.min()), float(ratios.max())
+    more = 0.5 * (SAFETY - 1) * (high - low)
+    low, high = max(low - more, 0.0), min(high + more, untried.middle + untried.spread)
+    return Gap(0.5 * (low + high), max(0.5 * (high - low), min(LEAST_SPREAD, untried.spread)))
+
+
+def _seconds_of_group(task: Task, rows: float) -> float:
+    """Return the expected time of the trials of a group on so many rows."""
+    A, pricing = task.posterior.A, task.posterior.problem.pricing
+    costs = costs_of(pricing, A, GROUP)
+    return costs.product * rows / len(A) + rows**3 / 3 / costs.flops
+
+
+def _seconds_of_column(task: Task) -> float:
+    """Return the expected time of the iterations of one column in a block."""
+    costs = costs_of(task.posterior.problem.pricing, task.posterior.A, task.columns)
+    return STEPS * costs.product / task.columns
