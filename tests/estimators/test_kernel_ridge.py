@@ -1,11 +1,14 @@
 """KernelRidge: scikit-learn's answers on scikit-learn's parameters, and hyperparameters chosen by three criteria."""
 
+import pickle
+
 import numpy as np
 import pytest
 from sklearn.gaussian_process.kernels import RBF as SkRBF
 from sklearn.gaussian_process.kernels import WhiteKernel
 from sklearn.kernel_ridge import KernelRidge as Reference
-from sklearn.model_selection import GridSearchCV
+from sklearn.metrics.pairwise import pairwise_kernels
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.utils.estimator_checks import check_estimator
 
 from kernelcg import KernelRidge
@@ -113,10 +116,11 @@ def test_grid_search():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"alpha": 0.0}, "alpha must be positive"),
+        ({"alpha": -1.0}, "alpha must be positive, or 0 for interpolation"),
+        ({"alpha": np.nan}, "alpha must be positive"),
         ({"alpha": [1.0, 2.0]}, "alpha must be one number"),
         ({"kernel": "sigmoid"}, "sigmoid"),
-        ({"kernel": "precomputed"}, "precomputed"),
+        ({"kernel": "precomputed"}, "which is square, not 20 x 3"),
         ({"selection": "aic"}, "selection must be"),
         ({"method": "fast"}, "method must be"),
         ({"dtype": "float16"}, "dtype must be"),
@@ -133,3 +137,71 @@ def test_selection_with_weights_is_refused():
     X, y = data(20)
     with pytest.raises(ValueError, match="sample_weight"):
         KernelRidge(kernel=Matern(1.0), selection="loo").fit(X, y, sample_weight=np.ones(20))
+
+
+# without regularisation
+
+
+def test_alpha_zero_is_least_squares_where_the_kernel_is_singular():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 5))
+    y = X @ np.arange(5.0) + rng.normal(size=80)  # most of y is outside the range of K
+    model = KernelRidge(alpha=0, kernel="linear").fit(X, y)
+    expected = X @ np.linalg.lstsq(X, y, rcond=None)[0]
+    np.testing.assert_allclose(model.predict(X), expected, atol=1e-6)
+    assert model.alpha_ == pytest.approx(1e-8 * (X**2).sum(1).mean())
+
+
+def test_alpha_zero_interpolates_where_the_kernel_is_not():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(50, 3)), rng.normal(size=50)
+    for name in ("laplacian", "rbf"):
+        model = KernelRidge(alpha=0, kernel=name, gamma=1.0).fit(X, y)
+        np.testing.assert_allclose(model.predict(X), y, atol=1e-5)
+
+
+# precomputed
+
+
+@pytest.mark.parametrize("outputs", [None, 1, 2])
+@pytest.mark.parametrize("method", ["direct", "iterative"])
+def test_a_precomputed_kernel_gives_the_predictions_of_scikit_learn(method, outputs):
+    rng = np.random.default_rng(0)
+    X, new = rng.normal(size=(40, 3)), rng.normal(size=(7, 3))
+    y = rng.normal(size=(40,) if outputs is None else (40, outputs))
+    K, K_new = pairwise_kernels(X, metric="rbf"), pairwise_kernels(new, X, metric="rbf")
+    weights = np.r_[0.0, 0.0, rng.random(38)]  # rows of no weight are left out
+    for sample_weight in (None, weights):
+        before = K.copy()
+        ours = KernelRidge(0.1, kernel="precomputed", method=method).fit(K, y, sample_weight)
+        theirs = Reference(0.1, kernel="precomputed").fit(K, y, sample_weight)
+        np.testing.assert_array_equal(K, before)
+        assert ours.predict(K_new).shape == theirs.predict(K_new).shape
+        np.testing.assert_allclose(ours.predict(K_new), theirs.predict(K_new), atol=1e-6)
+    assert ours.n_features_in_ == 40
+
+
+def test_cross_validation_takes_both_sides_of_a_precomputed_kernel():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    K, y = pairwise_kernels(X, metric="rbf"), np.sin(X[:, 0])
+    ours, theirs = (cross_val_score(model(0.1, kernel="precomputed"), K, y, cv=3) for model in (KernelRidge, Reference))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+def test_what_is_no_kernel_matrix_is_refused():
+    rng = np.random.default_rng(0)
+    K = rng.normal(size=(20, 20))
+    with pytest.raises(ValueError, match=r"X is no kernel matrix: X\[\d+, \d+\] is .* but"):
+        KernelRidge(kernel="precomputed").fit(K, np.ones(20))
+    with pytest.raises(ValueError, match="is not positive semi-definite"):
+        KernelRidge(kernel="precomputed").fit(np.ones((20, 20)) - 0.5 * np.eye(20), np.ones(20))
+
+
+def test_a_precomputed_model_is_pickled_but_not_saved(tmp_path):
+    X = np.random.default_rng(0).normal(size=(20, 2))
+    K = X @ X.T
+    model = KernelRidge(kernel="precomputed").fit(K, X[:, 0])
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(K), model.predict(K))
+    with pytest.raises(TypeError, match="pickle it instead"):
+        model.save(tmp_path / "model.kcg")

@@ -14,9 +14,11 @@ from kernelcg.estimators.gaussian_estimator import GaussianEstimator
 from kernelcg.estimators.inputs import checked_data
 from kernelcg.estimators.kernel_check import require_covariance
 from kernelcg.estimators.learning_warnings import unlearned
+from kernelcg.estimators.precomputed import Precomputed
 from kernelcg.estimators.session import Resumable, Session, predicting, tell_of_all
 from kernelcg.estimators.settings import (
     check_options,
+    chosen_device,
     learned_count,
     require_range,
 )
@@ -39,19 +41,28 @@ SELECTIONS = (CriterionName.LOO, CriterionName.GCV, CriterionName.MARGINAL_LIKEL
 
 STEPS = 100
 
+LEAST_ALPHA = 1e-8
+"""Regularisation that stands for none, relative to the mean of k(x, x): the root of the rounding of float64.
+
+Of y outside the range of K it makes weights 1e8 times as large, whose part in predictions cancels up to 1e-8; what it
+changes of the rest is as small.
+"""
+
 
 class KernelRidge(GaussianEstimator):
     """Kernel ridge regression, (K + αI) a = y, solved to a certified residual in O(n d) memory.
 
     The common parameters and kernels of scikit-learn's KernelRidge mean the same here and give the same predictions.
-    There is one alpha for all outputs (for others fit one model each), no ``kernel_params`` and no callable or
-    precomputed kernel (write a subclass of `kernelcg.kernels.Kernel`), and a WhiteKernel is added to alpha.
+    There is one alpha for all outputs (for others fit one model each), no ``kernel_params`` and no callable kernel
+    (write a subclass of `kernelcg.kernels.Kernel`), and a WhiteKernel is added to alpha.
 
     Parameters
     ----------
-    alpha : regularisation, one positive number
-    kernel : "linear", "rbf", "laplacian", "poly", "cosine", or a kernelcg or scikit-learn kernel object (whose
-        WhiteKernel is added to alpha)
+    alpha : regularisation, one number. 0 asks for interpolation, or least squares where the kernel matrix is singular,
+        and is taken for 1e-8 of the mean of k(x, x), below which rounding would say more than the data; `alpha_` has it
+    kernel : "linear", "rbf", "laplacian", "poly", "cosine", a kernelcg or scikit-learn kernel object (whose
+        WhiteKernel is added to alpha), or "precomputed": X then is the (n, n) kernel matrix, in `predict` the (t, n)
+        matrix k(x, X). Such a model cannot be saved to a file
     gamma, degree, coef0 : of the named kernels, as in scikit-learn; gamma None means 1/d
     selection : None uses the hyperparameters as given; "loo", "gcv" or "marginal_likelihood" choose alpha and those
         of the kernel (gamma, lengthscales, variances), starting from the given ones, by the least leave-one-out or
@@ -144,7 +155,10 @@ class KernelRidge(GaussianEstimator):
         if self.selection not in (None, *SELECTIONS):
             raise ValueError(f"selection must be None or one of {', '.join(SELECTIONS)}, not {self.selection!r}")
         X, y = checked_data(self, X, y, multi_output=True)
-        kernel, noise = self._first(X.shape[1])
+        self.X_fit_ = X
+        kernel = self._first_kernel(X)
+        X = Precomputed.rows(len(X)) if isinstance(kernel, Precomputed) else X
+        noise = self._first_noise(kernel, X)
         Y, extra = y.reshape(len(y), -1).astype(np.float64), None
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
@@ -158,28 +172,42 @@ class KernelRidge(GaussianEstimator):
         problem, made = self._planned(problem, kernel, work, self.probes, plan, earlier)
         return problem, gp, made
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = isinstance(self.kernel, str) and self.kernel == "precomputed"
+        return tags
+
     def predict(self, X: Any, *, callback: Listener | None = None) -> Floats:
         """Return k(x, X) a; the callback is as in `GPRegressor.predict`."""
         check_is_fitted(self)
         points, heard = self._points(X), predicting(callback)
-        mean = self._shaped(self.posterior_.mean(points).cpu().numpy())
+        if isinstance(self.kernel_, Precomputed):
+            posterior = self.posterior_
+            found = points[:, posterior.problem.X[:, 0].long()] @ posterior.weights.X
+        else:
+            found = self.posterior_.mean(points)
+        mean = self._shaped(found.cpu().numpy())
         tell_of_all(heard, points)
         return mean
 
-    def _first(self, d: int) -> tuple[Kernel, Noise]:
+    def _first_kernel(self, X: Floats) -> Kernel:
+        """Return the kernel as given."""
+        if not isinstance(self.kernel, str):
+            return converted(self._with_numbered_columns(self.kernel))[0]
+        if self.kernel == "precomputed":
+            return Precomputed.of(X, chosen_device(self.device))
+        return sklearn_pairwise(self.kernel, self.gamma, self.degree, self.coef0, X.shape[1])
+
+    def _first_noise(self, kernel: Kernel, X: Floats) -> Noise:
+        """Return alpha, the white part of the kernel included."""
         if isinstance(self.alpha, str) or np.size(self.alpha) != 1:
             raise ValueError(f"alpha must be one number, not {self.alpha!r}; fit one model for each alpha")
         alpha = float(np.asarray(self.alpha, dtype=np.float64).reshape(()))
-        if not alpha > 0:
-            raise ValueError(
-                f"alpha must be positive, not {self.alpha!r}; for interpolation use a small one, say 1e-10"
-            )
-        if isinstance(self.kernel, str):
-            return sklearn_pairwise(self.kernel, self.gamma, self.degree, self.coef0, d), Noise(
-                positive(alpha, "alpha")
-            )
-        kernel, white = converted(self._with_numbered_columns(self.kernel))
-        return kernel, Noise(positive(alpha, "alpha") + (0.0 if white is None else white.variance))
+        if not alpha >= 0:
+            raise ValueError(f"alpha must be positive, or 0 for interpolation, not {self.alpha!r}")
+        white = None if isinstance(self.kernel, str) else converted(self.kernel)[1]
+        total = alpha + (0.0 if white is None else white.variance.item())
+        return Noise(positive(total or LEAST_ALPHA * (float(kernel.diagonal(as_tensor(X)).mean()) or 1.0), "alpha"))
 
     def _weighted(self, X: Floats, Y: Floats, weights: Floats, noise: Noise) -> tuple[Floats, Floats, Noise, Tensor]:
         """Return the rows of positive weight, the least of their αᵢ = α / wᵢ, and what each has beyond that."""
@@ -217,7 +245,8 @@ class KernelRidge(GaussianEstimator):
         self.plan_ = session.outcome(plan, done, self.learning_)
         self.n_iter_ = max(len(self.learning_.steps), 1)
         self.kernel_, self.alpha_ = self.posterior_.gp.kernel, self.posterior_.gp.noise.variance.item()
-        self.X_fit_ = problem.X.cpu().numpy()
+        if not isinstance(self.kernel_, Precomputed):
+            self.X_fit_ = problem.X.cpu().numpy()
         self.dual_coef_ = self._shaped(self.posterior_.weights.X.cpu().numpy())
         self.report_ = self.posterior_.report
         self.certificate_ = certificate(self.posterior_, probes=0, seed=plan.seed)

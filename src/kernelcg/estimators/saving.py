@@ -29,6 +29,7 @@ from kernelcg.estimators.generalized import GPGeneralizedRegressor
 from kernelcg.estimators.kernel_ridge import KernelRidge
 from kernelcg.estimators.laplace_estimator import LaplaceEstimator
 from kernelcg.estimators.laplace_saving import latent_contents, latent_restored
+from kernelcg.estimators.precomputed import Precomputed
 from kernelcg.estimators.record_json import as_planned, packed, parameters, unpacked, unpacked_plan, usable_device
 from kernelcg.estimators.regressor import GPRegressor
 from kernelcg.estimators.settings import check_options, chosen_backend, chosen_precision
@@ -71,6 +72,8 @@ def save(
     if ESTIMATORS.get(kind) is not type(estimator):
         raise TypeError(f"only {', '.join(ESTIMATORS)} can be saved, not {kind}; pickle it instead")
     check_is_fitted(estimator)
+    if isinstance(estimator.kernel_, Precomputed):
+        raise TypeError("a model of a precomputed kernel cannot be saved: a file holds no matrix; pickle it instead")
     if isinstance(estimator, LaplaceEstimator):
         header, tensors = latent_contents(estimator, model_files.describe)
     elif isinstance(estimator, GaussianEstimator):

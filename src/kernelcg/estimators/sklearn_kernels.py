@@ -320,6 +320,4 @@ REFUSED = {
     "sklearn.kernel_approximation.AdditiveChi2Sampler and use 'linear'",
     "chi2": "it is defined for histograms only; transform the data by "
     "sklearn.kernel_approximation.AdditiveChi2Sampler and use 'rbf'",
-    "precomputed": "the matrix is never stored here but computed from the data where it is needed; pass the data and "
-    "a kernel, of your own as a subclass of kernelcg.kernels.Kernel if need be",
 }
