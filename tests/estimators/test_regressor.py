@@ -275,7 +275,7 @@ def test_shapes(outputs, method):
     assert model.sample_y(new, 4).shape == (7, *own, 4)
     assert model.loo().residuals.shape == (60, *own)
     assert model.update(X[:5], y[:5]).predict(new).shape == (7, *own)
-    with pytest.raises(ValueError, match="not for both"):
+    with pytest.raises(RuntimeError, match="At most one of"):
         model.predict(new, return_std=True, return_cov=True)
 
 

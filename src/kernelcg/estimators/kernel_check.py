@@ -5,8 +5,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from kernelcg import kernels
-from kernelcg.estimators.sklearn_kernels import OneFeature
+from kernelcg.estimators.precomputed import Precomputed
 from kernelcg.kernels import Kernel
 from kernelcg.randomness import child, normal, seeded
 
@@ -18,10 +17,6 @@ CLOSE = 1e-6
 
 STEP, SLOPE_CLOSE = 1e-4, 1e-2
 """Step in the log hyperparameters between which slopes are measured, and how far autograd's may be off."""
-
-BUILT_IN = frozenset(
-    one for one in (*(getattr(kernels, name) for name in kernels.__all__), OneFeature) if isinstance(one, type)
-)
 
 
 @torch.enable_grad()
@@ -48,8 +43,8 @@ def require_covariance(kernel: Kernel, X: Tensor, *, learned: bool) -> None:
 
 
 def _is_built_in(kernel: Kernel) -> bool:
-    parts = [part for _, part in kernel._parts() if isinstance(part, Kernel)]
-    return type(kernel) in BUILT_IN and all(map(_is_built_in, parts))
+    own = type(kernel).__module__.startswith("kernelcg.") and not isinstance(kernel, Precomputed)
+    return own and all(_is_built_in(part) for _, part in kernel._parts() if isinstance(part, Kernel))
 
 
 def _fail(kernel: Kernel, problem: str, remedy: str) -> NoReturn:

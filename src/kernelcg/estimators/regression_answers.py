@@ -63,7 +63,7 @@ class RegressionAnswers(GaussianEstimator):
         callback : told of every chunk of points; one that returns True ends the work with `StopRequested`
         """
         if return_std and return_cov:
-            raise ValueError("ask for the standard deviation or for the covariance, not for both")
+            raise RuntimeError("At most one of return_std or return_cov can be requested.")  # as scikit-learn says it
         if not self._is_fitted() and not return_bound:
             return self._prior().answer(self._points_before_fit(X), return_std, return_cov, include_noise)
         check_is_fitted(self)

@@ -64,6 +64,8 @@ def converted(kernel: object) -> tuple[Kernel, Noise | None]:
         return kernel, None
     if not isinstance(kernel, sk.Kernel):
         raise TypeError(f"kernel must be a kernelcg kernel or one of scikit-learn's ({ACCEPTED}), not {kernel!r}")
+    if isinstance(kernel, sk.CompoundKernel):
+        raise ValueError("kernel cannot be a CompoundKernel, which is several; give one of them")  # noqa: TRY004
     terms = [_flattened(term, sk.Product) for term in _flattened(kernel, sk.Sum)]
     levels = [_noise_level(factors) for factors in terms if _has_white(factors)]
     parts = [_product(factors) for factors in terms if not _has_white(factors)]

@@ -44,8 +44,8 @@ def draws(
         C.diagonal().add_(posterior.gp.noise.variance.item())
     L, _ = cholesky_with_jitter(C, 1e-12)
     c = posterior.weights.X.shape[1]
-    white = normal(len(X), c * count, generator, like=X)
-    return posterior.mean(X)[:, :, None] + (L @ white).reshape(len(X), c, count)
+    white = torch.stack([normal(len(X), count, generator, like=X) for _ in range(c)], 1)  # the first as if alone
+    return posterior.mean(X)[:, :, None] + (L @ white.reshape(len(X), c * count)).reshape(len(X), c, count)
 
 
 def pathwise(
