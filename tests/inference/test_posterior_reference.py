@@ -205,7 +205,7 @@ def test_leave_one_out_leaves_one_out(method, mean):
     assert relative_error(found.log_densities, np.array(densities)) < tolerance
     assert found.status is Status.CONVERGED
     if method == "direct":
-        assert not found.relative_errors.any()
+        assert float(found.relative_errors.max()) < 1e-6
 
 
 @pytest.mark.parametrize("mean", ["zero", "linear"])

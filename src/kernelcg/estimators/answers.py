@@ -18,7 +18,10 @@ class LeftOut(NamedTuple):
     log_densities: Floats
     """log p(y_i | the others)."""
     relative_errors: Floats
-    """Standard error of residuals and variances relative to them; 0 in the direct method."""
+    """e such that variances are off by up to e of themselves, and residuals by up to e of themselves plus e std.
+
+    They count rounding and the solves, and in the iterative method a standard error of the probes.
+    """
 
 
 class Bounds(NamedTuple):

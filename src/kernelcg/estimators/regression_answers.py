@@ -104,7 +104,7 @@ class RegressionAnswers(GaussianEstimator):
     def loo(self, probes: int = 64) -> LeftOut:
         """Return leave-one-out residuals, standard deviations and log densities of the training data.
 
-        Exact in the direct method; else from ``probes`` random columns, with standard errors.
+        From the factor in the direct method, else from ``probes`` random columns; with errors that count rounding.
         """
         check_is_fitted(self)
         check_options({"probes": probes, "preconditioner": None})
