@@ -18,6 +18,7 @@ from kernelcg.estimators.session import predicting, tell_of_all
 from kernelcg.estimators.settings import check_options, generator_from
 from kernelcg.estimators.units_of_y import UnitsOfY
 from kernelcg.events import Listener
+from kernelcg.inference.gaussian.differentiable import DifferentiablePosterior
 from kernelcg.inference.gaussian.leave_one_out import leave_one_out
 from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.inference.gaussian.sampling import draws
@@ -100,6 +101,22 @@ class RegressionAnswers(GaussianEstimator):
         if not self._is_fitted():
             return self._prior().draws(self._points_before_fit(X), n_samples, generator, include_noise).numpy()
         return self._units.samples(draws(self._posterior(), self._points(X), n_samples, generator, noisy=include_noise))
+
+    def differentiable(self) -> DifferentiablePosterior:
+        """Return mean, covariance and sample paths as functions of torch tensors that autograd follows in x."""
+        check_is_fitted(self)
+        if self._y_shape:
+            raise ValueError("only a model of one output is differentiable in x; fit one for each output")
+        return DifferentiablePosterior(self._posterior(), float(self.y_scale_[0]), float(self.y_mean_[0]))
+
+    def log_predictive_density(self, X: Any, y: Any) -> Floats:
+        """Return log p(y_i | x_i, data), noise included, in the shape of y: how well new observations were foreseen."""
+        mean, std = self.predict(X, return_std=True)
+        values = np.asarray(y, dtype=np.float64)
+        if values.shape != mean.shape:
+            raise ValueError(f"y must have the shape {mean.shape} of the predictions, not {values.shape}")
+        density: Floats = -0.5 * np.square((values - mean) / std) - np.log(std) - 0.5 * np.log(2 * np.pi)
+        return density
 
     def loo(self, probes: int = 64) -> LeftOut:
         """Return leave-one-out residuals, standard deviations and log densities of the training data.
