@@ -35,7 +35,7 @@ class Parametric:
 
     A subclass is a frozen dataclass without further ado: every field annotated ``Tensor`` is a positive
     hyperparameter (a number or a vector, optimised on a log scale, kept in float64 on the CPU), a field holding
-    another such record is a part, anything else is fixed. Learning may be restricted:
+    another such record, or a tuple of them, has parts, anything else is fixed. Learning may be restricted:
 
     >>> kernel = RBF(lengthscale=[1.0, 2.0]).bounded(lengthscale=(0.1, 10)).fixed("variance")
     >>> kernel = RBF(lengthscale=1.0).with_prior(lengthscale=(1.0, 0.5))  # median, standard deviation of the log
@@ -158,14 +158,29 @@ class Parametric:
         return changed
 
     def _with(self, **updated: Any) -> Self:
-        """Return a copy with some fields replaced and the restrictions kept."""
+        """Return a copy with some parts or fields replaced and the restrictions kept."""
+        for name, several in self._tuples():
+            updated[name] = tuple(updated.pop(f"{name}[{i}]", part) for i, part in enumerate(several))
         changed = replace(self, **updated)  # type: ignore[type-var]  # __init_subclass__ makes it a dataclass
         return changed._restricted(self._restrictions) if self._restrictions else changed
 
     def _parts(self) -> list[tuple[str, Parametric | Tensor]]:
-        """Return the fields that hold hyperparameters, in order."""
+        """Return what holds hyperparameters, in the order of the fields; the parts of a tuple are ``name[i]``."""
+        several, found = dict(self._tuples()), list[tuple[str, Parametric | Tensor]]()
+        for field in fields(self):  # type: ignore[arg-type]
+            name, value = field.name, getattr(self, field.name)
+            found += [(name, value)] if isinstance(value, (Parametric, Tensor)) else []
+            found += [(f"{name}[{i}]", part) for i, part in enumerate(several.get(name, ()))]
+        return found
+
+    def _tuples(self) -> list[tuple[str, tuple[Parametric, ...]]]:
+        """Return the fields that hold tuples of parts."""
         values = ((field.name, getattr(self, field.name)) for field in fields(self))  # type: ignore[arg-type]
-        return [(name, value) for name, value in values if isinstance(value, (Parametric, Tensor))]
+        return [
+            (name, value)
+            for name, value in values
+            if isinstance(value, tuple) and value and all(isinstance(part, Parametric) for part in value)
+        ]
 
     def __repr__(self) -> str:
         shown = (f"{field.name}={_readable(getattr(self, field.name))}" for field in fields(self))  # type: ignore[arg-type]
