@@ -88,6 +88,7 @@ class Plan:
     ----------
     rows, features, columns : of X, and right-hand sides: outputs and drift functions
     values : latent values a row; the number of classes for the softmax
+    systems : matrices A, each solved with by itself: one, or one for each output with noise of its own
     device, backend, threads : where products run
     memory : bytes above what the process held that fit and predict may take on the host
     device_memory : the same on the device, if that is another
@@ -121,6 +122,7 @@ class Plan:
     pricing: Pricing = Pricing()
     revisions: tuple[str, ...] = ()
     outcome: Outcome | None = None
+    systems: int = 1
 
     @property
     def method(self) -> Method:
@@ -171,8 +173,9 @@ class Plan:
         return replace(changed, revisions=(*self.revisions, f"from {rows:,} rows on, direct: {why}"))
 
     def __str__(self) -> str:
+        several = f", {self.systems} outputs" if self.systems > 1 else ""
         return (
-            f"{self.rows} rows, {self.features} features on {self.device} by {self.backend}: {self.method} "
+            f"{self.rows} rows, {self.features} features{several} on {self.device} by {self.backend}: {self.method} "
             f"({self.reason}); about {in_time(self.seconds)} and {in_bytes(self.bytes)} of {in_bytes(self.budget)}"
         )
 

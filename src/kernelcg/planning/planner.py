@@ -82,6 +82,7 @@ class Workload:
     parameters : hyperparameters that are learned; 0 if none is
     in_stages : whether learning begins with a part of the rows
     exact_only : whether the criterion can only be computed by factorisation, on as many rows as that allows
+    systems : matrices A that are worked with one after the other and kept: outputs with noise of their own
     """
 
     rows: int
@@ -92,6 +93,7 @@ class Workload:
     parameters: int = 10
     in_stages: bool = True
     exact_only: bool = False
+    systems: int = 1
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,7 @@ def planned(work: Workload, options: Options, resources: Resources) -> Plan:
         features=work.features,
         columns=work.columns,
         values=work.values,
+        systems=work.systems,
         family=work.family,
         device=resources.device,
         backend=resources.backend,
@@ -262,7 +265,10 @@ class _Planner:
         return max(LEAST_PATIENCE, math.ceil(exact / each))
 
     def evaluation(self, rows: int, method: Method) -> float:
-        """Return the seconds of one evaluation of the criterion with its gradient."""
+        """Return the seconds of one evaluation of the criterion with its gradient, for all systems."""
+        return self.work.systems * self._evaluation_of_one(rows, method)
+
+    def _evaluation_of_one(self, rows: int, method: Method) -> float:
         laplace = self.work.family is Family.LAPLACE
         profile, price, d, N = (
             self.resources.pricing.profile,
@@ -282,7 +288,10 @@ class _Planner:
         return newton + block + gradient + REBUILDS * self._building(rows) + 4 * EVALUATION_OVERHEAD
 
     def condition_seconds(self, rows: int, method: Method) -> float:
-        """Return the seconds of conditioning, with the certificate."""
+        """Return the seconds of conditioning, with the certificate, for all systems."""
+        return self.work.systems * self._condition_one(rows, method)
+
+    def _condition_one(self, rows: int, method: Method) -> float:
         profile, price, d, N = (
             self.resources.pricing.profile,
             self.resources.pricing.price,
@@ -328,13 +337,14 @@ class _Planner:
         N = rows * self.work.values
         held = 8 * (rows * 3 * self.work.features + 12 * N * self.work.columns)
         if method is Method.DIRECT:
-            return int(held + self._matrices(N) * 8 * N * N) + OVERHEAD_BYTES
+            return int(held + (self._matrices(N) + self.work.systems - 1) * 8 * N * N) + OVERHEAD_BYTES
         held += BLOCKS * 8 * N * (self.work.columns + self.options.probes)
         held += 8 * rows**2 if storage is Storage.STORED else 0
         left = max(self.resources.budget - held - OVERHEAD_BYTES, 0)
-        held += 8 * rows * BOUND_BLOCKS * bound_rank(rows, FOR_BOUND * left)
+        systems = self.work.systems  # share what is left
+        held += systems * 8 * rows * BOUND_BLOCKS * bound_rank(rows, FOR_BOUND * left / systems)
         numbers = RANK_BLOCKS * min(USUAL_RANK, rows) + NUMBERS_PER_NEIGHBOUR * (USUAL_NEIGHBOURS + 1)
-        return int(held + min(8 * rows * numbers, FOR_PRECONDITIONER * left)) + OVERHEAD_BYTES
+        return int(held + min(systems * 8 * rows * numbers, FOR_PRECONDITIONER * left)) + OVERHEAD_BYTES
 
     def _matrices(self, N: int) -> float:
         if self.work.family is Family.LAPLACE:

@@ -9,6 +9,7 @@ from kernelcg.events import Listener
 from kernelcg.inference.bounds.lower_bound import LowerBound
 from kernelcg.inference.gaussian.conditioning import condition
 from kernelcg.inference.gaussian.drift import MeanKind
+from kernelcg.inference.gaussian.model import Regression
 from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.preconditioners import Preconditioner
 from kernelcg.preconditioners.low_rank_remainder import DiagonalRemainder, LowRankAndRemainder, sparse_remainder
@@ -31,9 +32,7 @@ def updated(
     The solve starts from the old weights, 0 for the new rows. The preconditioner has the rank, the pivots and the
     number of neighbours that were chosen before: nothing is tried again unless it fails.
     """
-    old = posterior.problem
-    known = _joined(old.noise_variance, noise_variance, len(old), len(X))
-    problem = replace(old, X=torch.cat([old.X, X]), Y=torch.cat([old.Y, Y]), noise_variance=known)
+    problem = joined_observations(posterior.problem, X, Y, noise_variance)
     G, a = posterior.drift_weights.X, posterior.weights.X
     if problem.mean == MeanKind.LINEAR:  # other drift functions, fitted to other inputs
         weights = torch.cat([a, a.new_zeros(len(a), problem.H.shape[1])], dim=1)
@@ -52,6 +51,12 @@ def updated(
         generator=generator,
         callback=callback,
     )
+
+
+def joined_observations(old: Regression, X: Tensor, Y: Tensor, noise_variance: Tensor | None) -> Regression:
+    """Return the problem with further observations after those that it has."""
+    known = _joined(old.noise_variance, noise_variance, len(old), len(X))
+    return replace(old, X=torch.cat([old.X, X]), Y=torch.cat([old.Y, Y]), noise_variance=known)
 
 
 def _joined(old: Tensor | None, new: Tensor | None, n: int, m: int) -> Tensor | None:

@@ -12,7 +12,7 @@ from kernelcg.events import EventKind, Listener, tell
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.gaussian.objective import log_prior
 from kernelcg.inference.learning.criterion_value import CriterionValue
-from kernelcg.inference.learning.default_priors import DefaultPriors
+from kernelcg.inference.learning.default_priors import Priors
 from kernelcg.inference.learning.lbfgs import Point
 from kernelcg.parameters import Parametric
 from kernelcg.solvers import Status
@@ -118,7 +118,7 @@ class Search:
     upper: Tensor
     began: float
     callback: Listener | None = None
-    priors: DefaultPriors | None = None
+    priors: Priors | None = None
     """Of hyperparameters about which the user said nothing; None means that nothing is supposed of them."""
 
     @property

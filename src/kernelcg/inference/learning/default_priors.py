@@ -8,6 +8,7 @@ evidence asks for so little of it that rounding in float64 exceeds it. Both leav
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -31,6 +32,24 @@ At the far end a Matérn-3/2 correlation changes by less than 1e-6 over a dozen 
 
 VISIBLE = 0.1
 """Standard deviation of what the function does along a feature, in units of that of the noise, that can be seen."""
+
+
+class Priors(Protocol):
+    """What learning supposes of hyperparameters about which the user said nothing."""
+
+    @property
+    def lower(self) -> Tensor:
+        """Return (p,) lower bounds of the log hyperparameters; −∞ where there is none."""
+
+    @property
+    def upper(self) -> Tensor:
+        """Return (p,) upper bounds of the log hyperparameters; ∞ where there is none."""
+
+    def log_density(self, gp: Parametric) -> tuple[float, Tensor]:
+        """Return the log density, 0 where it is flat, and its gradient in the log hyperparameters."""
+
+    def findings(self, gp: Parametric) -> tuple[str, ...]:
+        """Return in words where it decided."""
 
 
 @dataclass(frozen=True, eq=False)

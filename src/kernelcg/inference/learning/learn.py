@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from kernelcg.errors import StateMismatch, StopRequested
 from kernelcg.events import EventKind, Listener, insisting, tell, timed
 from kernelcg.inference.learning.criterion import Criterion, Request, Search
-from kernelcg.inference.learning.default_priors import DefaultPriors
+from kernelcg.inference.learning.default_priors import Priors
 from kernelcg.inference.learning.given_optimizer import Evaluations, GivenOptimizer, minimised
 from kernelcg.inference.learning.lbfgs import Point
 from kernelcg.inference.learning.optimizer import Optimizer
@@ -114,7 +114,7 @@ def learn(
     generator: Generator,
     callback: Listener | None = None,
     resume: TrainingState | None = None,
-    priors: DefaultPriors | None = None,
+    priors: Priors | None = None,
 ) -> Learned:
     """Return the hyperparameters that maximise the criterion plus their log prior, from those of ``gp``.
 
@@ -241,7 +241,7 @@ def _learned(search: Search, outcome: Outcome, steps: tuple[Step, ...], evaluati
     )
 
 
-def _bounds(gp: Parametric, priors: DefaultPriors | None) -> tuple[Tensor, Tensor]:
+def _bounds(gp: Parametric, priors: Priors | None) -> tuple[Tensor, Tensor]:
     """Return lower and upper bounds of the log hyperparameters; equal where they are fixed."""
     own_lower, own_upper = _own_bounds(gp)
     if priors is None:
