@@ -10,6 +10,7 @@ from fuzz.gaussian_truth import Process, Truth
 from fuzz.kernel_truth import described
 from fuzz.outcomes import Outcome
 from kernelcg import GPRegressor, kernels
+from kernelcg.inference.outputs.model import Outputs
 
 MOST_ROWS = 1500
 MOST_LEARNED = 300
@@ -70,16 +71,19 @@ def process(model: GPRegressor, made: Data, column: int) -> Process:
     if made.noise_variance is not None:
         D = D + made.noise_variance / scale / scale
     kernel_ = model.kernel_[column] if isinstance(model.kernel_, list | tuple) else model.kernel_
-    return Process(described(kernel_), made.X, standardised[:, None], D, *drift_functions(model, made.X.shape[1]))
+    return Process(
+        described(kernel_), made.X, standardised[:, None], D, *drift_functions(model, made.X.shape[1], column)
+    )
 
 
-def drift_functions(model: GPRegressor, d: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return centre and T of the drift [1, x − centre] T.
+def drift_functions(model: GPRegressor, d: int, column: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return centre and T of the drift [1, x − centre] T of one output.
 
     All linear functions are the same space in whatever basis. Where the model dropped directions in which the inputs do
     not vary, or has no more rows than features, the functions it kept are a choice of its own, like its kernel.
     """
-    drift = model.posterior_.problem.drift
+    problem = model.posterior_.problem
+    drift = (problem.output(column) if isinstance(problem, Outputs) else problem).drift
     T = drift.T.numpy()
     return drift.centre.numpy(), np.eye(1 + d) if T.shape[1] == 1 + d else T
 

@@ -24,7 +24,9 @@ def test_rows_are_counted_before_any_is_dropped(rows):
     y[3] = np.nan
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         GPRegressor(missing="drop").fit(more, y)
-    model = GPRegressor(RBF(1.0), noise=0.1, optimizer=None, missing="drop").fit(X, y)
+    model = GPRegressor(RBF(1.0), noise=0.1, optimizer=None, missing="drop")
+    with pytest.warns(UserWarning, match="1 of 60 rows"):
+        model.fit(X, y)
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         model.update(more, y)
 

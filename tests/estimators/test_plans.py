@@ -120,7 +120,7 @@ def test_plans_of_other_fits_are_refused():
 
     refused("rows is 420, not 419", GPRegressor(), X[:419], Y[:419])
     refused("features is 2, not 1", GPRegressor(), X[:, :1])
-    refused("right-hand sides is 2, not 3", GPRegressor(), X, np.stack([Y, F], 1))
+    refused("number of outputs with noise of their own is 1, not 2", GPRegressor(), X, np.stack([Y, F], 1))
     refused("right-hand sides is 2, not 1", GPRegressor(mean="zero"))
     refused("learning is True, not False", GPRegressor(optimizer=None))
     refused("seed is [0-9]+, not [0-9]+", GPRegressor(random_state=1))

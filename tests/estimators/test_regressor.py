@@ -367,15 +367,16 @@ def test_known_noise_is_added_to_the_learned_one(method):
     np.testing.assert_allclose(everywhere, fixed(noise=0.05 + 0.1 / scale**2).fit(X, y).predict(new), rtol=1e-9)
 
 
-def test_known_noise_of_several_outputs_is_in_common_units():
+@pytest.mark.parametrize("each", [False, True])
+def test_known_noise_of_several_outputs_is_in_the_units_of_each(each):
     X, Y = data(outputs=2)
     known = np.linspace(0.1, 40.0, len(X))
-    model = fixed(noise=0.05).fit(X, Y, noise_variance=known)
-    scale = model.y_scale_[0]
-    assert model.y_scale_.tolist() == [scale, scale]
+    given = np.c_[known, 2 * known] if each else known
+    model = fixed(noise=0.05).fit(X, Y, noise_variance=given)
     for column in (0, 1):
-        y = Y[:, column]
-        mean = dense(Matern(1.0), 0.05, X, (y - y.mean()) / scale, X, known / scale**2)[0]
+        y, own = Y[:, column], given[:, column] if each else given
+        scale = y.std()
+        mean = dense(Matern(1.0), 0.05, X, (y - y.mean()) / scale, X, own / scale**2)[0]
         np.testing.assert_allclose(model.predict(X)[:, column], y.mean() + scale * mean, rtol=1e-8)
 
 
@@ -459,34 +460,33 @@ def test_an_update_must_fit_the_model():
         model.update(X[:, :1], y)
     with pytest.raises(ValueError, match="outputs"):
         model.update(X, np.c_[y, y])
-    with pytest.raises(ValueError, match="must be given to fit"):
-        fixed().fit(*data(outputs=2)).update(*data(outputs=2), noise_variance=1.0)
     np.testing.assert_array_equal(model.predict(X), fixed().fit(X, y).predict(X))  # nothing has changed
 
 
 # missing observations
 
 
-@pytest.mark.parametrize("outputs", [0, 2])
 @pytest.mark.parametrize("kind", ["array", "table"])
-def test_rows_without_y_are_dropped_if_asked(kind, outputs):
-    X, y = data(outputs=outputs)
+def test_rows_without_y_are_dropped_and_counted_if_asked(kind):
+    X, y = data()
     known, present = np.linspace(0.1, 1, 60), np.ones(60, dtype=bool)
     present[[3, 17]] = False
-    holes = y.copy()
-    holes[3] = np.nan
-    holes[(17, -1) if outputs else 17] = np.nan
+    holes = np.where(present, y, np.nan)
     expected = fixed().fit(X[present], y[present], noise_variance=known[present]).predict(X)
+    counted = pytest.warns(UserWarning, match="2 of 60 rows are left out")
     if kind == "table":
         table = pd.DataFrame(X, columns=["a", "b"])
-        holes = pd.DataFrame(holes) if outputs else pd.Series(holes)
-        model = fixed(missing="drop").fit(table, holes, noise_variance=known)
+        holes = pd.Series(holes)
+        with counted:
+            model = fixed(missing="drop").fit(table, holes, noise_variance=known)
         assert model.feature_names_in_.tolist() == ["a", "b"]
         np.testing.assert_array_equal(model.predict(table), expected)
     else:
-        model = fixed(missing="drop").fit(X, holes, noise_variance=known)
+        with counted:
+            model = fixed(missing="drop").fit(X, holes, noise_variance=known)
         np.testing.assert_array_equal(model.predict(X), expected)
-        model.update(X, holes, noise_variance=known)
+        with counted:
+            model.update(X, holes, noise_variance=known)
         assert model.plan_.rows == 2 * 58
     with pytest.raises(ValueError, match="contains NaN"):
         fixed().fit(X, holes)
@@ -706,7 +706,7 @@ def test_bad_options_are_named(name, value):
         GPRegressor(**{name: value}).fit(*data(10))
 
 
-@pytest.mark.parametrize("option", [{"kernel": "rbf"}, {"kernel": 3}, {"noise": "much"}])
+@pytest.mark.parametrize("option", [{"kernel": 3}, {"noise": "much"}])
 def test_options_of_the_wrong_kind_are_named(option):
     with pytest.raises(TypeError, match=next(iter(option))):
         GPRegressor(**option).fit(*data(10))

@@ -27,13 +27,14 @@ from kernelcg.events import Listener
 from kernelcg.inference.gaussian.model import Regression
 from kernelcg.inference.laplace.latent_model import Observations
 from kernelcg.inference.learning.learn import Learned
+from kernelcg.inference.outputs.model import Outputs
 from kernelcg.kernels import Kernel
 from kernelcg.kernels.mapped import with_numbered_columns
 from kernelcg.planning import Plan
 from kernelcg.planning.planner import Workload
 from kernelcg.planning.pricing import pricing_of
 
-Problem = TypeVar("Problem", Regression, Observations)
+Problem = TypeVar("Problem", Regression, Outputs, Regression | Outputs, Observations)
 
 
 class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is untyped

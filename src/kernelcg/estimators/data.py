@@ -1,5 +1,7 @@
 """What users hand in, checked and turned into arrays."""
 
+import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,10 @@ def as_tensor(values: Any) -> Tensor:
 
 
 def without_missing(X: Any, y: Any, noise_variance: Any, missing: str) -> tuple[Any, Any, Any]:
-    """Return the data without the rows whose y is NaN, if that was asked for."""
+    """Return the data without the rows that have no y at all, if missing ones are to be dropped, and warn of them.
+
+    Rows of several outputs of which some have a y stay: NaN in them stands for an observation that is not there.
+    """
     if missing not in ("error", "drop"):
         raise ValueError(f"missing must be 'error' or 'drop', not {missing!r}")
     if missing == "error" or y is None:
@@ -37,49 +42,84 @@ def without_missing(X: Any, y: Any, noise_variance: Any, missing: str) -> tuple[
     values = np.asarray(y)
     if values.dtype.kind != "f" and values.dtype != object:
         return X, y, noise_variance
-    absent = np.isnan(values.astype(np.float64))
-    if np.ndim(noise_variance) > 0 and len(noise_variance) != len(values):
-        raise ValueError(f"noise_variance has {len(noise_variance)} entries but y has {len(values)} rows")
-    keep = np.flatnonzero(~(absent if absent.ndim == 1 else absent.any(axis=1)))
-    if len(keep) == len(values):
+    absent = np.isnan(values.astype(np.float64)).reshape(len(values), -1)
+    if not absent.any():
         return X, y, noise_variance
-    if len(keep) == 0:
+    if np.ndim(noise_variance) > 0 and len(noise_variance) != len(values):
+        raise ValueError(f"noise_variance has {len(noise_variance)} rows but y has {len(values)}")
+    if absent.all():
         raise ValueError("every y is missing (NaN): there is nothing to fit")
-    known = (
-        noise_variance if noise_variance is None or np.ndim(noise_variance) == 0 else np.asarray(noise_variance)[keep]
-    )
+    warnings.warn(_words_on_missing(absent), stacklevel=4)
+    keep = np.flatnonzero(~absent.all(axis=1))
+    known = noise_variance if np.ndim(noise_variance) == 0 else np.asarray(noise_variance)[keep]
     return _safe_indexing(X, keep), values[keep].astype(np.float64), known
 
 
-def checked_noise_variance(noise_variance: Any, n: int) -> Floats | None:
-    """Return (n,) known variances, or None."""
+def _words_on_missing(absent: NDArray[np.bool_]) -> str:
+    """Return how many observations are left out, by output if there are several."""
+    n, c = absent.shape
+    counts = absent.sum(axis=0)
+    if c == 1:
+        return f"missing='drop': {counts[0]} of {n} rows are left out, since their y is NaN"
+    each = ", ".join(f"{count} of output {j}" for j, count in enumerate(counts) if count)
+    return f"missing='drop': {counts.sum()} of {n * c} entries of y are NaN and left out: {each}"
+
+
+@dataclass(frozen=True, eq=False)
+class Holes:
+    """y with 0 for each NaN, so that it can be checked as numbers, and the NaN to put back."""
+
+    filled: Any
+    absent: NDArray[np.bool_] | None = None
+
+    @classmethod
+    def of(cls, y: Any, missing: str) -> "Holes":
+        """Return the holes of y if it is an array that may have them; else y as it is."""
+        if missing == "error" or y is None or np.asarray(y).dtype.kind != "f":
+            return cls(y)
+        values = np.asarray(y)
+        return cls(np.where(np.isnan(values), 0.0, values), np.isnan(values))
+
+    def restored(self, y: Floats) -> Floats:
+        """Return checked numbers with the holes again."""
+        return y if self.absent is None else np.where(self.absent.reshape(y.shape), np.nan, y)
+
+
+def checked_noise_variance(noise_variance: Any, shape: tuple[int, ...]) -> Floats | None:
+    """Return known variances of the shape (n, c) of all outputs, or None; given are one, (n,), or of the shape of y."""
     if noise_variance is None:
         return None
     values = np.asarray(noise_variance, dtype=np.float64)
-    if values.shape not in ((), (n,)):
-        raise ValueError(f"noise_variance must be one number or {n} of them, not of shape {values.shape}")
+    n = shape[0]
+    if values.shape not in ((), (n,), shape):
+        each = "" if len(shape) == 1 else f", or of the shape {shape} of y"
+        raise ValueError(f"noise_variance must be one number or {n} of them{each}, not of shape {values.shape}")
     if not (np.isfinite(values).all() and (values >= 0).all()):
         raise ValueError("noise_variance must be finite and not negative: it holds variances in the units of y²")
-    return np.broadcast_to(values, (n,)).copy()
+    columns = values[:, None] if values.ndim == 1 else values
+    return np.broadcast_to(columns, (n, shape[1] if len(shape) > 1 else 1)).copy()
 
 
 def require_magnitude(values: Floats, name: str, remedy: str, *, least: float = 0.0, most: float = LARGEST) -> None:
     """Raise unless the largest number is finite and within these limits, or all are 0."""
-    largest = float(np.abs(values).max())
+    largest = float(np.nanmax(np.abs(values)))  # NaN stands for observations that are not there
     if not (largest == 0 or least <= largest <= most):
         raise ValueError(f"{name} reaches {largest:.3g}, which float64 cannot work with; {remedy}")
 
 
-def scaling(Y: Floats, normalize: bool, *, common: bool) -> tuple[Floats, Floats]:
-    """Return mean and standard deviation of each column; one for all columns if their units must agree."""
-    c = Y.shape[1]
+def scaling(Y: Floats, normalize: bool) -> tuple[Floats, Floats]:
+    """Return mean and standard deviation of each column, of what is not NaN."""
+    c, empty = Y.shape[1], np.isnan(Y).all(axis=0)
+    if empty.any():
+        raise ValueError(f"every y of output {empty.argmax()} is missing (NaN): there is nothing to fit; leave it out")
     if not normalize:
         return np.zeros(c), np.ones(c)
-    require_magnitude(Y, "y", "use other units of y", most=LARGEST**2)
-    largest = np.full(c, np.abs(Y).max()) if common else np.abs(Y).max(axis=0)
-    unit = np.where(largest > 0, largest, 1.0)
-    spread = np.std(Y / unit, axis=0)  # of numbers whose squares neither over- nor underflow
-    if common:
-        spread = np.full(c, np.sqrt(np.mean(spread**2)))
-    constant = spread <= ROUNDING
-    return np.where(constant, Y[0], np.mean(Y, axis=0)), np.where(constant, 1.0, spread * unit)
+    means, scales = zip(*(_scaling_of(column[~np.isnan(column)]) for column in Y.T), strict=True)
+    return np.array(means), np.array(scales)
+
+
+def _scaling_of(y: Floats) -> tuple[float, float]:
+    require_magnitude(y, "y", "use other units of y", most=LARGEST**2)
+    unit = float(np.abs(y).max()) or 1.0
+    spread = float(np.std(y / unit))  # of numbers whose squares neither over- nor underflow
+    return (float(y[0]), 1.0) if spread <= ROUNDING else (float(np.mean(y)), spread * unit)

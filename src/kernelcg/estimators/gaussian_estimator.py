@@ -1,6 +1,7 @@
 """What the estimators of real numbers with Gaussian noise share: how they are conditioned and what they warn of."""
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,37 +19,57 @@ from kernelcg.inference.bounds.certificate import Certificate
 from kernelcg.inference.bounds.verdict import Verdict
 from kernelcg.inference.gaussian.conditioning import condition
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
-from kernelcg.inference.gaussian.posterior import Posterior
+from kernelcg.inference.outputs.certificate import OutputsCertificate
+from kernelcg.inference.outputs.model import OutputProcesses, Outputs
+from kernelcg.inference.outputs.posterior import condition_outputs
 from kernelcg.planning.plan import Method, Plan
 from kernelcg.randomness import child, seeded
 from kernelcg.solvers import Approach, Status, Stopping
 
 Floats = NDArray[np.float64]
 
+Problem = Regression | Outputs
+Process = GaussianProcess | OutputProcesses
+"""Data and process of one system, or of several outputs with systems of their own."""
+
 
 class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # type: ignore[misc]  # sklearn is untyped
     """An estimator built on a `Posterior`."""
 
-    posterior_: Posterior
-    certificate_: Certificate
+    posterior_: Any
+    """A `Posterior`, or the `OutputsPosterior` of outputs with systems of their own."""
+    certificate_: Certificate | OutputsCertificate
     _y_shape: tuple[int, ...]
 
     def _regression(self, X: Any, Y: Any, known: Any, mean: str, plan: Plan | None = None) -> Regression:
         """Return the problem on the device, with the backend and the precision that were asked for."""
-        remedy = "scale the features, for example by sklearn.preprocessing.StandardScaler"
-        require_magnitude(X, "X", remedy)
-        device = chosen_device(self.device)
-        X, Y, known = (None if value is None else as_tensor(value).to(device) for value in (X, Y, known))
-        problem = Regression(X, Y, known, mean, self._backend(device, plan), chosen_precision(self.dtype))
+        problem = Regression(*self._placed(X, Y, known, mean, plan))
         planned_fit(
             self, problem, problem.workload(parameters=0), 1, seed=0
         )  # refuses memory before a kernel is touched
         return problem
 
-    def _conditioned(self, problem: Regression, gp: GaussianProcess, plan: Plan, session: Session) -> Posterior:
-        """Return the process conditioned on the data as planned."""
-        return condition(
-            problem.storing(plan.conditioning.storage) if plan.method is Method.ITERATIVE else problem,
+    def _outputs(self, X: Any, Y: Any, known: Any, mean: str, plan: Plan | None = None) -> Outputs:
+        """Return the same for several outputs with systems of their own."""
+        problem = Outputs(*self._placed(X, Y, known, mean, plan))
+        planned_fit(self, problem, problem.workload(parameters=0), 1, seed=0)
+        return problem
+
+    def _placed(self, X: Any, Y: Any, known: Any, mean: str, plan: Plan | None) -> tuple[Any, ...]:
+        """Return the fields of a problem."""
+        remedy = "scale the features, for example by sklearn.preprocessing.StandardScaler"
+        require_magnitude(X, "X", remedy)
+        device = chosen_device(self.device)
+        X, Y, known = (None if value is None else as_tensor(value).to(device) for value in (X, Y, known))
+        return X, Y, known, mean, self._backend(device, plan), chosen_precision(self.dtype)
+
+    def _conditioned(self, problem: Problem, gp: Process, plan: Plan, session: Session) -> Any:
+        """Return the process, or that of each output, conditioned on the data as planned."""
+        if plan.method is Method.ITERATIVE:
+            problem = problem.storing(plan.conditioning.storage)
+        conditioned: Callable[..., Any] = condition_outputs if isinstance(problem, Outputs) else condition
+        return conditioned(
+            problem,
             gp,
             method=plan.method,
             stopping=Stopping(rtol=self.rtol),
@@ -57,7 +78,7 @@ class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # 
             callback=session.onlooker,
         )
 
-    def _posterior(self) -> Posterior:
+    def _posterior(self) -> Any:
         """Return the conditioned process with its factors, made again after unpickling or loading.
 
         Threads that need it at once may each make it: all are the same, and each works with its own.
@@ -71,7 +92,7 @@ class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # 
     def _shaped(self, values: Floats) -> Floats:
         return values if self._y_shape else values[:, 0]
 
-    def _warn_of_fit(self, start: GaussianProcess | None, session: Session, *, stacklevel: int) -> None:
+    def _warn_of_fit(self, start: Process | None, session: Session, *, stacklevel: int) -> None:
         """Say in one warning what went wrong and what to do, if anything; nothing was learned without a ``start``."""
         learning, problems = self.learning_, []
         if start is not None and learning.failures:
@@ -99,8 +120,10 @@ class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # 
 
     def _or_directly(self) -> str:
         """Return the advice to factorise, unless that was done."""
-        attempts = self.posterior_.report.attempts
-        done = self.plan_.method is Method.DIRECT or any(one.approach is Approach.DIRECT for one in attempts)
+        found = self.posterior_.report
+        reports = found if isinstance(found, tuple) else (found,)
+        tried = {attempt.approach for report in reports for attempt in report.attempts}
+        done = self.plan_.method is Method.DIRECT or Approach.DIRECT in tried
         return "" if done else ", or try method='direct'"
 
     def _warn_of(self, status: Status, what: str, advice: str = "raise the noise or rtol") -> None:

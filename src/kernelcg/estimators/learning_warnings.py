@@ -7,10 +7,8 @@ from torch import Tensor
 from kernelcg.inference.gaussian.drift import MeanKind
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.learning.learn import WIDEST, Learned
+from kernelcg.inference.outputs.model import OutputProcesses, Outputs, is_explained
 from kernelcg.parameters import Parametric
-
-ROUNDING = 1e-12
-"""Norm of what the drift leaves of Y, relative to Y, that is nothing but rounding."""
 
 NOTHING_LEFT = {
     MeanKind.ZERO: "y is zero or constant",
@@ -19,10 +17,11 @@ NOTHING_LEFT = {
 }
 
 
-def unlearned(problem: Regression, gp: GaussianProcess) -> Learned | None:
+def unlearned(problem: Regression | Outputs, gp: GaussianProcess | OutputProcesses) -> Learned | None:
     """Return the start as the end if the drift explains all of Y: the likelihood then rises for ever as A shrinks."""
-    explained = problem.centred.norm(dim=0) <= ROUNDING * problem.Y.norm(dim=0)
-    if not bool(explained.all()) or all(one.fixed for one in gp.restrictions()):
+    several = problem.each if isinstance(problem, Outputs) else (problem,)
+    explained = all(one is None or is_explained(one) for one in several)
+    if not explained or all(one.fixed for one in gp.restrictions()):
         return None
     why = NOTHING_LEFT[MeanKind(problem.mean)]
     reason = f"nothing was learned, since {why}: the hyperparameters are those of the start"

@@ -23,6 +23,7 @@ from kernelcg import kernels, likelihoods
 from kernelcg.errors import ModelFileError
 from kernelcg.inference.gaussian.model import GaussianProcess, Noise
 from kernelcg.inference.laplace.latent_model import LatentProcess
+from kernelcg.inference.outputs.model import OutputProcesses
 from kernelcg.parameters import FREE, Parametric, Restriction
 
 FORMAT = "kernelcg"
@@ -39,7 +40,7 @@ BUILT_IN: Mapping[str, type[Parametric]] = {
     for cls in (
         *(getattr(kernels, name) for name in kernels.__all__),
         *(getattr(likelihoods, name) for name in likelihoods.__all__),
-        *(Noise, GaussianProcess, LatentProcess),
+        *(Noise, GaussianProcess, OutputProcesses, LatentProcess),
     )
     if isinstance(cls, type) and issubclass(cls, Parametric)
 }

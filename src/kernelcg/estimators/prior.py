@@ -34,12 +34,17 @@ class Prior:
 
         Raises
         ------
-        NotFittedError : if there is no kernel yet, since the default and the named ones are scaled by the data
+        NotFittedError : if there is no kernel yet, since the default and the named ones are scaled by the data, or a
+            noise for each output
         """
         if kernel is None or isinstance(kernel, str):
             raise NotFittedError(
                 f"this regressor is not fitted yet, and with kernel={kernel!r} the kernel depends on the data: call "
                 "fit first, or give a kernel object to see its prior"
+            )
+        if isinstance(noise, list | tuple) or np.ndim(noise) > 0:
+            raise NotFittedError(
+                "this regressor is not fitted yet, and its prior with a noise for each output is not known"
             )
         own, white = converted(kernel)
         if noise is None:

@@ -1,5 +1,6 @@
-"""What a fitted regressor answers: predictions, draws, and leave-one-out residuals, in the units of y."""
+"""What a fitted regressor answers: predictions, draws, leave-one-out residuals, in the units of y; its likelihood."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,18 +12,28 @@ from kernelcg.arguments import memory_bytes
 from kernelcg.backends.memory import default_budget
 from kernelcg.estimators.answers import LeftOut
 from kernelcg.estimators.data import as_tensor
-from kernelcg.estimators.gaussian_estimator import GaussianEstimator
+from kernelcg.estimators.gaussian_estimator import GaussianEstimator, Problem
 from kernelcg.estimators.inputs import checked_points
 from kernelcg.estimators.prior import Prior
 from kernelcg.estimators.session import predicting, tell_of_all
-from kernelcg.estimators.settings import check_options, generator_from
+from kernelcg.estimators.settings import check_options, generator_from, planned_fit
 from kernelcg.estimators.units_of_y import UnitsOfY
 from kernelcg.events import Listener
+from kernelcg.inference.bounds.lower_bound import Exact
 from kernelcg.inference.gaussian.differentiable import DifferentiablePosterior
 from kernelcg.inference.gaussian.leave_one_out import leave_one_out
+from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
+from kernelcg.inference.gaussian.objective import Objective
 from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.inference.gaussian.sampling import draws
+from kernelcg.inference.learning.given_optimizer import GivenOptimizer
+from kernelcg.inference.learning.optimizer import STOCHASTIC
+from kernelcg.inference.outputs.model import Outputs
+from kernelcg.inference.outputs.objective import OutputsObjective
+from kernelcg.inference.outputs.posterior import OutputsPosterior
+from kernelcg.planning import Method, Plan
 from kernelcg.randomness import child, seeded
+from kernelcg.solvers import Stopping
 
 Floats = NDArray[np.float64]
 
@@ -32,9 +43,12 @@ class RegressionAnswers(GaussianEstimator):
 
     kernel: Any
     noise: Any
+    optimizer: str | GivenOptimizer | None
+    probes: int
+    log_marginal_likelihood_value_: float
     y_mean_: Floats
     y_scale_: Floats
-    noise_: float
+    noise_: Floats | float
 
     @property
     def _units(self) -> UnitsOfY:
@@ -83,7 +97,7 @@ class RegressionAnswers(GaussianEstimator):
         self._warn_of(found.status, "the predictive variance", "return_bound=True gives error bounds")
         answer: list[Any] = [units.mean(found.mean)]
         if found.variance is not None:
-            answer.append(units.std(found.variance + noise))
+            answer.append(units.std(found.variance, noise))
         if return_cov:
             answer.append(self._covariance(posterior, points, noise))
         if return_bound:
@@ -100,7 +114,10 @@ class RegressionAnswers(GaussianEstimator):
         generator = child(generator_from(random_state), "samples")
         if not self._is_fitted():
             return self._prior().draws(self._points_before_fit(X), n_samples, generator, include_noise).numpy()
-        return self._units.samples(draws(self._posterior(), self._points(X), n_samples, generator, noisy=include_noise))
+        posterior, points = self._posterior(), self._points(X)
+        if isinstance(posterior, OutputsPosterior):
+            return self._units.samples(posterior.draws(points, n_samples, generator, noisy=include_noise))
+        return self._units.samples(draws(posterior, points, n_samples, generator, noisy=include_noise))
 
     def differentiable(self) -> DifferentiablePosterior:
         """Return mean, covariance and sample paths as functions of torch tensors that autograd follows in x."""
@@ -122,12 +139,43 @@ class RegressionAnswers(GaussianEstimator):
         """Return leave-one-out residuals, standard deviations and log densities of the training data.
 
         From the factor in the direct method, else from ``probes`` random columns; with errors that count rounding.
+        NaN where y was NaN.
         """
         check_is_fitted(self)
         check_options({"probes": probes, "preconditioner": None})
-        found = leave_one_out(self._posterior(), probes=probes, generator=seeded(self.plan_.seed))
+        posterior, generator = self._posterior(), seeded(self.plan_.seed)
+        if isinstance(posterior, OutputsPosterior):
+            found = posterior.leave_one_out(probes=probes, generator=generator)
+        else:
+            found = leave_one_out(posterior, probes=probes, generator=generator)
         self._warn_of(found.status, "leave-one-out")
         return self._units.left_out(found)
+
+    def log_marginal_likelihood(self, theta: Any = None, eval_gradient: bool = False) -> Any:
+        """Return the log marginal likelihood of the training data at log hyperparameters, and if asked its gradient.
+
+        Exact where a factor was made; else an estimate, with about the standard error in ``certificate_``.
+
+        Parameters
+        ----------
+        theta : logarithms in the order of ``posterior_.gp.parameter_names()``: those of the kernel, then the noise,
+            whatever the order in a scikit-learn kernel was; None means the fitted ones
+        """
+        check_is_fitted(self)
+        gp, (given, here) = self.posterior_.gp, self._log_parameters(theta)
+        if here and not eval_gradient:
+            return self.log_marginal_likelihood_value_
+        posterior = self._posterior()
+        several = posterior.each if isinstance(posterior, OutputsPosterior) else (posterior,)
+        method = Method.DIRECT if all(isinstance(one.bound, Exact) for one in several) else Method.ITERATIVE
+        work = posterior.problem.workload(in_stages=False)
+        plan = planned_fit(self, posterior.problem, work, self.probes, self.plan_.seed, method)
+        objective = self._objective(posterior.problem, plan)
+        objective = replace(objective, numerics=replace(objective.numerics, stopping=Stopping(rtol=self.rtol)))
+        estimate, _ = objective(gp if here else gp.with_log_parameters(given), value=not here)
+        self._warn_of(estimate.status, "the log marginal likelihood")
+        value = self.log_marginal_likelihood_value_ if here else estimate.value
+        return (value, estimate.gradient.numpy()) if eval_gradient else value
 
     def _is_fitted(self) -> bool:
         return "posterior_" in vars(self)
@@ -139,8 +187,15 @@ class RegressionAnswers(GaussianEstimator):
         with self._leaving_no_trace():  # the number of features is not settled yet
             return as_tensor(checked_points(self, X, reset=True))
 
-    def _covariance(self, posterior: Posterior, points: Tensor, noise: float) -> Floats:
+    def _covariance(self, posterior: Posterior | OutputsPosterior, points: Tensor, noise: Floats | float) -> Floats:
         C, status = posterior.joint(points, copies=1 + len(self.y_scale_))
         self._warn_of(status, "the predictive covariance", "return_bound=True gives error bounds")
-        C.diagonal().add_(noise)
-        return self._units.covariance(C)
+        return self._units.covariance(C, noise)
+
+    def _objective(self, problem: Problem, plan: Plan) -> Any:
+        """Return what is maximised: an `Objective`, or an `OutputsObjective`."""
+        stochastic = self.optimizer in STOCHASTIC
+        numerics = Numerics(self.probes, preconditioner=self.preconditioner, seed=plan.seed, rademacher=stochastic)
+        if isinstance(problem, Outputs):
+            return OutputsObjective(problem, numerics, plan)
+        return Objective(problem, numerics=numerics, plan=plan)

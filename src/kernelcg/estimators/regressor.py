@@ -1,6 +1,6 @@
 """Gaussian process regression with scikit-learn's interface."""
 
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -9,11 +9,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from kernelcg.estimators.data import (
     LARGEST_VARIANCE,
+    Holes,
     checked_noise_variance,
     require_magnitude,
     scaling,
     without_missing,
 )
+from kernelcg.estimators.gaussian_estimator import Problem, Process
 from kernelcg.estimators.inputs import checked_data
 from kernelcg.estimators.learning_warnings import unlearned
 from kernelcg.estimators.regression_answers import RegressionAnswers
@@ -21,28 +23,29 @@ from kernelcg.estimators.session import Resumable, Session
 from kernelcg.estimators.settings import (
     check_options,
     first_process,
+    first_processes,
     learned_count,
     most_steps,
     planned_fit,
     require_range,
     seed_of,
 )
+from kernelcg.estimators.several_outputs import apart, learned_one_by_one, simplest, with_more
 from kernelcg.events import EventKind, Listener
 from kernelcg.inference.bounds.certificate import certificate
-from kernelcg.inference.bounds.lower_bound import Exact
 from kernelcg.inference.gaussian.add_observations import updated
-from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
-from kernelcg.inference.gaussian.objective import Objective
 from kernelcg.inference.gaussian.posterior import Posterior
-from kernelcg.inference.learning.default_priors import default_priors
 from kernelcg.inference.learning.given_optimizer import GivenOptimizer
 from kernelcg.inference.learning.learn import Learned, learn
-from kernelcg.inference.learning.optimizer import STOCHASTIC, Optimizer
-from kernelcg.planning import Method, Plan
+from kernelcg.inference.learning.optimizer import Optimizer
+from kernelcg.inference.outputs.certificate import certificate_of_outputs
+from kernelcg.inference.outputs.default_priors import priors_of_outputs
+from kernelcg.inference.outputs.model import OutputProcesses, Outputs
+from kernelcg.inference.outputs.posterior import OutputsPosterior, updated_outputs
+from kernelcg.planning import Plan
 from kernelcg.planning.planner import Workload
 from kernelcg.randomness import child, seeded
-from kernelcg.solvers import Stopping
 
 Floats = NDArray[np.float64]
 
@@ -60,8 +63,11 @@ class GPRegressor(RegressionAnswers):
         WhiteKernel becomes the noise. Without bounds a hyperparameter stays within five orders of magnitude of its
         start; `learning_` says which ended on a bound.
     noise : variance of the noise from which learning starts, in units of the variance of y if ``normalize_y``; a
-        `kernelcg.inference.Noise` may be fixed, bounded or given a prior. None means a tenth of the variance of y, or
-        of that of the kernel if that is less
+        `kernelcg.inference.Noise` may be fixed, bounded or given a prior. Each of several outputs learns a noise of its
+        own from there, or from its own if a list is given. None means a tenth of the variance of y, or of that of the
+        kernel if that is less
+    kernel_per_output : whether each of several outputs learns a kernel of its own, independently of the others; by
+        default they share one, which all of them help to learn
     priors : "weak" or None. "weak" supposes something, in the units of the data, of hyperparameters that carry neither
         bounds nor priors of yours, in the default kernel and in your own: lengthscales stay within 1e-5 and 1e4
         spreads of their feature, and k(x, x) / noise, where k is stationary, below what float64 resolves, about 4e5
@@ -83,7 +89,8 @@ class GPRegressor(RegressionAnswers):
     mean : "constant", "zero" or "linear" drift, fitted by generalised least squares; its uncertainty is part of the
         predictive variance (universal kriging)
     normalize_y : standardise y inside; hyperparameters then refer to standardised y, as in scikit-learn
-    missing : "error" or "drop": what to do with rows whose y is NaN. NaN in X is always an error
+    missing : "error" or "drop": what to do where y is NaN. Of several outputs only those of a row are dropped that are
+        NaN; a warning counts them. NaN in X is always an error
     device : "auto", "cpu", "cuda", ...
     dtype : precision of products with K in iterative work: "float64", "float32", or "auto", float32 where its rounding
         stays below the noise. Residuals are recomputed in float64 always
@@ -95,11 +102,14 @@ class GPRegressor(RegressionAnswers):
 
     Attributes
     ----------
-    kernel_, noise_ : learned kernel and noise variance, in the units of (standardised) y
-    log_marginal_likelihood_value_ : at the learned hyperparameters, of (standardised) y
-    certificate_ : residuals, error bounds and standard errors of the fit; print it
+    kernel_, noise_ : learned kernel and noise variance, in the units of (standardised) y; of several outputs (c,) noise
+        variances, and with ``kernel_per_output`` a tuple of kernels
+    log_marginal_likelihood_value_ : at the learned hyperparameters, of (standardised) y; the sum over the outputs
+    certificate_ : residuals, error bounds and standard errors of the fit; print it. Outputs with noise of their own
+        have one each, ``certificate_.each``, and the worst is printed
     learning_, n_iter_ : the steps taken, why they ended, their number
-    report_ : the linear solve behind the weights: what was tried, chosen, and what happened
+    report_ : the linear solve behind the weights: what was tried, chosen, and what happened; a tuple for outputs with
+        noise of their own
     plan_ : method and memory, decided before the work started
     posterior_ : the conditioned process, for use with torch
     """
@@ -109,6 +119,7 @@ class GPRegressor(RegressionAnswers):
         kernel: Any = None,
         *,
         noise: Any = None,
+        kernel_per_output: bool = False,
         priors: str | None = "weak",
         method: str = "auto",
         preconditioner: Any = "auto",
@@ -131,6 +142,7 @@ class GPRegressor(RegressionAnswers):
     ):
         self.kernel = kernel
         self.noise = noise
+        self.kernel_per_output = kernel_per_output
         self.priors = priors
         self.method = method
         self.preconditioner = preconditioner
@@ -177,9 +189,9 @@ class GPRegressor(RegressionAnswers):
         Parameters
         ----------
         X : (n, d)
-        y : (n,) or (n, c); one column counts as a vector, several share kernel and noise and are solved for together
-        noise_variance : (n,) known variances of the observations, in the units of y²; they are added to the learned
-            noise (which may be fixed at a small value)
+        y : (n,) or (n, c); one column counts as a vector, several are independent given the kernel, each with its noise
+        noise_variance : (n,) or (n, c) known variances of the observations, in the units of y²; they are added to the
+            learned noise (which may be fixed at a small value)
         plan : one that `plan` made, or that an earlier fit to these data had, to be carried out again
         callback : told of every event (see `kernelcg.events`); where it returns True, learning ends and the best
             hyperparameters so far are kept
@@ -189,27 +201,46 @@ class GPRegressor(RegressionAnswers):
         check_options(self.get_params(deep=False))
         with self._fitting(callback, resume) as session:
             problem, gp, plan = self._prepared(X, y, noise_variance, plan, session.earlier)
-            self._learn_and_condition(problem, gp, self.optimizer, plan, session)
+            self._begin(problem, gp, plan, session)
+            learned = self._learned(problem, gp, self.optimizer, plan, session)
+            self._condition(problem, learned, plan, session)
+            self._warn_of_fit(gp, session, stacklevel=3)
         return self
 
     def _prepared(
         self, X: Any, y: Any, noise_variance: Any, plan: Plan | None, earlier: Plan | None = None
-    ) -> tuple[Regression, GaussianProcess, Plan]:
+    ) -> tuple[Problem, Process, Plan]:
         """Return the checked data, the process from which learning starts, and the plan."""
         X, y, noise_variance = without_missing(X, y, noise_variance, self.missing)
-        X, y = checked_data(self, X, y, multi_output=True)
-        known = checked_noise_variance(noise_variance, len(X))
+        X, y = self._checked(X, y, reset=True)
+        known = checked_noise_variance(noise_variance, y.shape)
         self._y_shape = y.shape[1:] if y.size > len(y) else ()  # one column counts as a vector
         Y = y.reshape(len(y), -1).astype(np.float64)
-        self.y_mean_, self.y_scale_ = scaling(Y, self.normalize_y, common=known is not None)
-        problem = self._problem(X, Y, known, plan)
-        kernel = self._with_numbered_columns(self.kernel)
-        gp = first_process(kernel, self.noise, problem.X, problem.Y, learned=self.optimizer is not None)
-        problem, made = self._planned(problem, gp.kernel, self._workload(problem, gp), self.probes, plan, earlier)
+        self.y_mean_, self.y_scale_ = scaling(Y, self.normalize_y)
+        problem, gp = self._start(self._problem(X, Y, known, plan))
+        kernel = gp.kernel[0] if isinstance(gp.kernel, tuple) else gp.kernel
+        problem, made = self._planned(problem, kernel, self._workload(problem, gp), self.probes, plan, earlier)
         return problem, gp, made
 
-    def _workload(self, problem: Regression, gp: GaussianProcess) -> Workload:
+    def _checked(self, X: Any, y: Any, *, reset: bool) -> tuple[Floats, Floats]:
+        """Return X and y as arrays; y may hold NaN where such entries are to be dropped."""
+        with_holes = Holes.of(y, self.missing)
+        X, y = checked_data(self, X, with_holes.filled, multi_output=True, reset=reset)
+        return X, with_holes.restored(y)
+
+    def _start(self, problem: Problem) -> tuple[Problem, Process]:
+        """Return the data, as one system where they allow it, and the process from which learning starts."""
+        kernel, learns = self._with_numbered_columns(self.kernel), self.optimizer is not None
+        if isinstance(problem, Regression):
+            return problem, first_process(kernel, self.noise, problem.X, problem.Y, learned=learns)
+        each = self.kernel_per_output
+        gp = first_processes(kernel, self.noise, problem, kernel_each=each, learned=learns)
+        return simplest(problem, gp, learns=learns)
+
+    def _workload(self, problem: Problem, gp: Process) -> Workload:
         count = learned_count(gp, self.optimizer is not None)
+        if isinstance(gp, OutputProcesses) and gp.has_kernel_each:
+            count = count // len(gp)  # those of one output are learned after those of another
         return problem.workload(parameters=count, in_stages=self.optimizer == Optimizer.LBFGS)
 
     def update(
@@ -227,96 +258,88 @@ class GPRegressor(RegressionAnswers):
         """
         check_is_fitted(self)
         X, y, noise_variance = without_missing(X, y, noise_variance, self.missing)
-        X, y = checked_data(self, X, y, multi_output=True, reset=False)
+        X, y = self._checked(X, y, reset=False)
         outputs = len(self.y_scale_)
         if y.size != len(y) * outputs:
             raise ValueError(f"y has shape {y.shape}, but the model was fitted to {outputs} outputs")
-        known = checked_noise_variance(noise_variance, len(X))
-        if known is not None and np.ptp(self.y_scale_) > 0:
-            raise ValueError("noise_variance of several outputs in different units must be given to fit already")
+        known = checked_noise_variance(noise_variance, y.shape)
         more = self._problem(X, y.reshape(len(y), -1).astype(np.float64), known)
-        plan = self._plan_with(more, learn)
+        problem, gp = with_more(self.posterior_, more, learns=learn)
+        plan = self._plan_of_update(problem, gp, learn)
         with self._fitting(callback) as session:
-            posterior = updated(
-                self._posterior(),
-                more.X,
-                more.Y,
-                more.noise_variance,
-                method=plan.method,
-                preconditioner=self.preconditioner,
-                generator=seeded(plan.seed),
-                callback=session.onlooker,
-            )
             if learn:
-                self._learn_and_condition(
-                    posterior.problem, posterior.gp, self.optimizer or Optimizer.LBFGS, plan, session
-                )
+                self._begin(problem, gp, plan, session)
+                learned = self._learned(problem, gp, self.optimizer or Optimizer.LBFGS, plan, session)
+                self._condition(problem, learned, plan, session)
             else:
+                posterior = self._updated(problem, gp, more, plan, session)
                 self._keep(posterior, self.learning_, plan, plan, session)
-                self._warn_of_fit(None, session, stacklevel=3)
+            self._warn_of_fit(gp if learn else None, session, stacklevel=3)
         return self
 
-    def log_marginal_likelihood(self, theta: Any = None, eval_gradient: bool = False) -> Any:
-        """Return the log marginal likelihood of the training data at log hyperparameters, and if asked its gradient.
-
-        Exact where a factor was made; else an estimate, with about the standard error in ``certificate_``.
-
-        Parameters
-        ----------
-        theta : logarithms in the order of ``posterior_.gp.parameter_names()``: those of the kernel, then the noise,
-            whatever the order in a scikit-learn kernel was; None means the fitted ones
-        """
-        check_is_fitted(self)
-        gp, (given, here) = self.posterior_.gp, self._log_parameters(theta)
-        if here and not eval_gradient:
-            return self.log_marginal_likelihood_value_
-        posterior = self._posterior()
-        method = Method.DIRECT if isinstance(posterior.bound, Exact) else Method.ITERATIVE
-        work = posterior.problem.workload(in_stages=False)
-        plan = planned_fit(self, posterior.problem, work, self.probes, self.plan_.seed, method)
-        objective = self._objective(posterior.problem, plan)
-        objective = replace(objective, numerics=replace(objective.numerics, stopping=Stopping(rtol=self.rtol)))
-        estimate, _ = objective(gp if here else gp.with_log_parameters(given), value=not here)
-        self._warn_of(estimate.status, "the log marginal likelihood")
-        value = self.log_marginal_likelihood_value_ if here else estimate.value
-        return (value, estimate.gradient.numpy()) if eval_gradient else value
+    def _updated(self, problem: Problem, gp: Process, more: Problem, plan: Plan, session: Session) -> Any:
+        """Return the process conditioned on more data; from the old solution unless the kind of problem changes."""
+        old, generator = self._posterior(), seeded(plan.seed)
+        if type(problem) is not type(old.problem):
+            return self._conditioned(problem, gp, plan, session)
+        update: Callable[..., Any] = updated_outputs if isinstance(problem, Outputs) else updated
+        return update(
+            old,
+            more.X,
+            more.Y,
+            more.noise_variance,
+            method=plan.method,
+            preconditioner=self.preconditioner,
+            generator=generator,
+            callback=session.onlooker,
+        )
 
     # steps of a fit
 
-    def _problem(self, X: Floats, Y: Floats, known: Floats | None, plan: Plan | None = None) -> Regression:
+    def _problem(self, X: Floats, Y: Floats, known: Floats | None, plan: Plan | None = None) -> Problem:
+        """Return the standardised data on the device; those of one output have no axis for outputs in their noise."""
         Y, remedy = (Y - self.y_mean_) / self.y_scale_, "use normalize_y=True, or other units of y"
         require_magnitude(Y, "y", remedy, least=1 / LARGEST_VARIANCE, most=LARGEST_VARIANCE)
         if known is not None:
-            known = known / self.y_scale_[0] / self.y_scale_[0]
+            known = known / self.y_scale_ / self.y_scale_
             remedy = "it is in the units of y²; leave out observations that say nothing"
             require_magnitude(known, "noise_variance, relative to the variance of y,", remedy, most=LARGEST_VARIANCE)
-        return self._regression(X, Y, known, self.mean, plan)
+        if Y.shape[1] > 1:
+            return self._outputs(X, Y, known, self.mean, plan)
+        return self._regression(X, Y, None if known is None else known[:, 0], self.mean, plan)
 
-    def _plan_with(self, more: Regression, learns: bool) -> Plan:
-        """Return the plan for the present data and further ones, learned from again or only conditioned on."""
-        old = self.posterior_.problem
-        count = learned_count(self.posterior_.gp, learns)
-        work = replace(old.workload(parameters=count), rows=len(old) + len(more))
-        return planned_fit(self, old, work, self.probes, seed_of(self.random_state, self.plan_))
+    def _plan_of_update(self, problem: Problem, gp: Process, learns: bool) -> Plan:
+        """Return the plan for the old data and further ones together, learned from again or only conditioned on."""
+        work = problem.workload(parameters=learned_count(gp, learns))
+        return planned_fit(self, problem, work, self.probes, seed_of(self.random_state, self.plan_))
 
-    def _objective(self, problem: Regression, plan: Plan) -> Objective:
-        stochastic = self.optimizer in STOCHASTIC
-        numerics = Numerics(self.probes, preconditioner=self.preconditioner, seed=plan.seed, rademacher=stochastic)
-        return Objective(problem, numerics=numerics, plan=plan)
+    def _begin(self, problem: Problem, gp: Process, plan: Plan, session: Session) -> None:
+        """Tell of the plan; raise if the kernel reaches numbers that float64 cannot work with."""
+        session.tell(EventKind.PLAN, plan)
+        for kernel in gp.kernel if isinstance(gp.kernel, tuple) else (gp.kernel,):
+            require_range(kernel, problem)
 
-    def _learn_and_condition(
+    def _learned(
         self,
-        problem: Regression,
-        gp: GaussianProcess,
+        problem: Problem,
+        gp: Process,
         optimizer: str | GivenOptimizer | None,
         plan: Plan,
         session: Session,
-    ) -> None:
-        session.tell(EventKind.PLAN, plan)
-        require_range(gp.kernel, problem)
+    ) -> Learned:
+        """Return the hyperparameters that were learned, for all outputs at once or kernel by kernel."""
+        if isinstance(problem, Outputs) and isinstance(gp, OutputProcesses) and gp.has_kernel_each:
+            sessions = session.about_each([problem.output(j) for j in range(len(gp))])
+
+            def learn_one(j: int, own: Regression, start: GaussianProcess) -> Learned:
+                work = self._workload(own, start)
+                part = plan if len(own) == plan.rows else planned_fit(self, own, work, self.probes, plan.seed)
+                return self._learned(own, start, optimizer, part, sessions[j])
+
+            return learned_one_by_one(problem, gp, learn_one)
         with session.learning() as callback:
-            learned = (unlearned(problem, gp) if optimizer and session.resume is None else None) or learn(
-                self._objective(problem, plan),
+            return (unlearned(problem, gp) if optimizer and session.resume is None else None) or learn(
+                self._objective(problem.informative() if isinstance(problem, Outputs) else problem, plan),
                 gp,
                 optimizer=optimizer,
                 max_steps=self.max_iter if self.max_iter is not None else most_steps(optimizer),
@@ -325,20 +348,42 @@ class GPRegressor(RegressionAnswers):
                 generator=child(seeded(plan.seed), "learning"),
                 callback=callback,
                 resume=session.resume,
-                priors=None if self.priors is None else default_priors(gp, problem),
+                priors=None if self.priors is None else priors_of_outputs(gp, problem),
             )
+
+    def _condition(self, problem: Problem, learned: Learned, plan: Plan, session: Session) -> None:
+        """Condition the process on the data with what was learned, and keep both."""
         done = learned.revised(plan)
         self._keep(self._conditioned(problem, learned.gp, done, session), learned, plan, done, session)
-        self._warn_of_fit(gp, session, stacklevel=4)
 
-    def _keep(self, posterior: Posterior, learned: Learned, plan: Plan, done: Plan, session: Session) -> None:
+    def _keep(
+        self, posterior: Posterior | OutputsPosterior, learned: Learned, plan: Plan, done: Plan, session: Session
+    ) -> None:
         """Make attributes of what a fit found; ``done`` is what learning made of the plan."""
         self.posterior_, self.learning_ = posterior, learned
-        self.kernel_, self.noise_ = posterior.gp.kernel, posterior.gp.noise.variance.item()
-        unit, offset = float(self.y_scale_.max()), float(np.abs(self.y_mean_).max())
-        self.certificate_ = certificate(posterior, probes=self.probes, seed=plan.seed, unit=unit, offset=offset)
+        self._name_results()
+        if isinstance(posterior, OutputsPosterior):
+            self.certificate_ = certificate_of_outputs(
+                posterior,
+                probes=self.probes,
+                seed=plan.seed,
+                units=self.y_scale_.tolist(),
+                offsets=np.abs(self.y_mean_).tolist(),
+            )
+        else:
+            unit, offset = float(self.y_scale_.max()), float(np.abs(self.y_mean_).max())
+            self.certificate_ = certificate(posterior, probes=self.probes, seed=plan.seed, unit=unit, offset=offset)
         self.log_marginal_likelihood_value_ = self.certificate_.log_marginal_likelihood
         self.report_ = posterior.report
         self.n_iter_ = max(len(learned.steps), 1)
         self.plan_ = session.outcome(plan, done, learned)
         session.tell(EventKind.END, self.certificate_)
+
+    def _name_results(self) -> None:
+        """Make attributes of the hyperparameters, as users look for them."""
+        gp, c = self.posterior_.gp, len(self.y_scale_)
+        self.kernel_ = gp.kernel
+        if c == 1:
+            self.noise_ = gp.noise.variance.item()
+        else:
+            self.noise_ = np.array([one.variance.item() for one in apart(gp, c).noise])

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from kernelcg.errors import StopRequested
+from kernelcg.errors import StateMismatch, StopRequested
 from kernelcg.estimators.settings import logger
 from kernelcg.events import Chunk, Event, EventKind, Listener, informed, insisting, tell, time_limit, timed, together
 from kernelcg.inference.learning.learn import Learned
@@ -101,6 +101,15 @@ class Session:
         """Return the session of one of several models, which goes on from the state if that is of its data."""
         fits = self.resume is not None and self.resume.origin.data == data_digest(problem)
         return self if fits else replace(self, resume=None)
+
+    def about_each(self, problems: list[Any]) -> "list[Session]":
+        """Return the session of each of several models; raise `StateMismatch` if the state is of none of them."""
+        sessions = [self.about(problem) for problem in problems]
+        if self.resume is not None and all(one.resume is None for one in sessions):
+            raise StateMismatch(
+                "the state is of other data: of none of the models that are learned one after the other"
+            )
+        return sessions
 
     @property
     def earlier(self) -> Plan | None:

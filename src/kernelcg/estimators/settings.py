@@ -22,6 +22,7 @@ from kernelcg.inference.gaussian.drift import DRIFTS, central_spread_of, spread_
 from kernelcg.inference.gaussian.model import GaussianProcess, Noise, Regression
 from kernelcg.inference.laplace.latent_model import Observations
 from kernelcg.inference.learning.optimizer import Optimizer
+from kernelcg.inference.outputs.model import OutputProcesses, Outputs
 from kernelcg.kernels import RBF, Kernel, Laplacian, Linear, Matern, RationalQuadratic
 from kernelcg.parameters import Parametric
 from kernelcg.planning.plan import Method, Plan, Precision, method_named
@@ -83,6 +84,7 @@ OPTIONS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "priors": (lambda v: v is None or v == "weak", "'weak' or None"),
     "rtol": (lambda v: _number(v) and 0 <= v < 1, "a number in [0, 1): at 1 the zero vector would pass"),
     "mean": (lambda v: isinstance(v, str) and v in DRIFTS, f"one of {', '.join(DRIFTS)}"),
+    "kernel_per_output": (lambda v: isinstance(v, bool | np.bool_), "True or False"),
     "normalize_y": (lambda v: isinstance(v, bool | np.bool_), "True or False"),
     "missing": (lambda v: isinstance(v, str) and v in ("error", "drop"), "'error' or 'drop'"),
     "n_jobs": (lambda v: v is None or (_whole(abs(v), 1) if _number(v) else False), "a whole number but 0, or None"),
@@ -93,7 +95,7 @@ OPTIONS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 
 def planned_fit(
     estimator: Any,
-    problem: Regression | Observations,
+    problem: Regression | Outputs | Observations,
     work: Workload,
     probes: int,
     seed: int,
@@ -113,10 +115,17 @@ def planned_fit(
 
 def require_same_work(plan: Plan, work: Workload, seed: int) -> None:
     """Raise unless a plan was made for data of this size, this kind of fit and this seed."""
-    planned_for = (plan.rows, plan.features, plan.columns, plan.values, plan.family, bool(plan.stages), plan.seed)
-    wanted = (work.rows, work.features, work.columns, work.values, work.family, work.parameters > 0, seed)
-    names = ("rows", "features", "right-hand sides", "latent values a row", "family", "learning", "seed")
-    for name, there, here in zip(names, planned_for, wanted, strict=True):
+    compared = {
+        "rows": (plan.rows, work.rows),
+        "features": (plan.features, work.features),
+        "right-hand sides": (plan.columns, work.columns),
+        "latent values a row": (plan.values, work.values),
+        "number of outputs with noise of their own": (plan.systems, work.systems),
+        "family": (plan.family, work.family),
+        "learning": (bool(plan.stages), work.parameters > 0),
+        "seed": (plan.seed, seed),
+    }
+    for name, (there, here) in compared.items():
         if there != here:
             raise ValueError(f"the plan was made for another fit: its {name} is {there}, not {here}; make a new one")
 
@@ -137,7 +146,7 @@ def learned_count(gp: Parametric, learns: bool) -> int:
     return sum(not one.fixed for one in gp.restrictions()) if learns else 0
 
 
-def require_range(kernel: Kernel, problem: Regression) -> None:
+def require_range(kernel: Kernel, problem: Regression | Outputs) -> None:
     """Raise if the kernel reaches numbers at these data that float64 cannot work with."""
     require_magnitude(
         kernel.diagonal(problem.X).detach().cpu().numpy(),
@@ -223,19 +232,48 @@ def first_process(
     A kernel that a user wrote is tried on a few rows, and its derivatives if it is to be ``learned``.
     """
     power = float(spread_of(Y).square().mean()) or 1.0
+    own, white = _kernel_and_white(kernel, X, power, learned=learned)
+    return GaussianProcess(own, first_noise(noise, white, own, X, power))
+
+
+def first_processes(
+    kernel: Any, noise: Any, problem: Outputs, *, kernel_each: bool, learned: bool = True
+) -> OutputProcesses:
+    """Return the same for several outputs: one kernel, by default with the mean of their variances, or one for each.
+
+    ``noise`` is that of every output, or a list with one for each.
+    """
+    data = [problem.output(j) for j in range(len(problem.each))]
+    noises = noise if isinstance(noise, list | tuple) or np.ndim(noise) > 0 else [noise] * len(data)
+    if len(noises) != len(data):
+        raise ValueError(f"noise must be one variance, or one for each of the {len(data)} outputs, not {len(noises)}")
+    if kernel_each:
+        each = zip(noises, data, strict=True)
+        return OutputProcesses.of([first_process(kernel, one, its.X, its.Y, learned=learned) for one, its in each])
+    powers = [float(spread_of(its.Y).square()) or 1.0 for its in data]
+    own, white = _kernel_and_white(kernel, problem.X, float(np.mean(powers)), learned=learned)
+    starts = (first_noise(one, white, own, problem.X, power) for one, power in zip(noises, powers, strict=True))
+    return OutputProcesses(own, tuple(starts))
+
+
+def _kernel_and_white(kernel: Any, X: torch.Tensor, power: float, *, learned: bool) -> tuple[Kernel, Noise | None]:
+    """Return the kernel from which learning starts, and the noise that is part of a scikit-learn kernel."""
     name = "matern32" if kernel is None else kernel
     own, white = converted(first_kernel(X, power, name) if isinstance(name, str) else name)
     require_covariance(own, X, learned=learned)
+    return own, white
+
+
+def first_noise(noise: Any, white: Noise | None, kernel: Kernel, X: torch.Tensor, power: float) -> Noise:
+    """Return the noise from which learning starts; ``power`` is the variance of y."""
     if noise is not None and white is not None:
         raise ValueError(
             f"noise is given twice: noise={noise!r} and a WhiteKernel in the kernel; leave one of them out"
         )
     if noise is None:
-        signal = float(own.diagonal(X).detach().mean()) or power
-        found = white or Noise(positive(START_NOISE * min(power, signal), "noise"))
-    else:
-        found = noise if isinstance(noise, Noise) else Noise(_one_variance(noise))
-    return GaussianProcess(own, found)
+        signal = float(kernel.diagonal(X).detach().mean()) or power
+        return white or Noise(positive(START_NOISE * min(power, signal), "noise"))
+    return noise if isinstance(noise, Noise) else Noise(_one_variance(noise))
 
 
 def _one_variance(noise: Any) -> torch.Tensor:

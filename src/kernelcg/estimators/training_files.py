@@ -19,6 +19,7 @@ from kernelcg.inference.laplace.trail import LaplaceTrail
 from kernelcg.inference.learning.lbfgs import Ascent, Curvature, Point
 from kernelcg.inference.learning.origin import Origin
 from kernelcg.inference.learning.state import StagedState, Step, StochasticState, TrainingState
+from kernelcg.inference.outputs.objective import OutputsTrail
 from kernelcg.planning import Kept
 from kernelcg.planning.costs import KernelPrice, Pricing
 from kernelcg.planning.growing_factor import Construction
@@ -34,7 +35,7 @@ RECORDS: Mapping[str, type] = {
     cls.__name__: cls
     for cls in (
         *(TrainingState, Origin, Step, StagedState, StochasticState, Ascent, Point, Curvature),
-        *(Trail, LaplaceTrail, Probes, Kept, Construction),
+        *(Trail, OutputsTrail, LaplaceTrail, Probes, Kept, Construction),
         *(Plan, Stage, Outcome, Pricing, KernelPrice, Profile, PairSeconds),
     )
 }
@@ -158,7 +159,7 @@ def _fits(hint: Any, value: Any) -> bool:
     """Say whether a value is of the type that a field declares."""
     kind, parts = get_origin(hint), get_args(hint)
     if hint is Any or isinstance(hint, TypeVar):
-        return value is None or isinstance(value, Trail | LaplaceTrail)
+        return value is None or isinstance(value, Trail | OutputsTrail | LaplaceTrail)
     if kind in (Union, types.UnionType):
         return any(_fits(part, value) for part in parts)
     if kind is tuple:
@@ -200,8 +201,12 @@ def _require_sound(state: TrainingState, tensors: Mapping[str, Tensor]) -> None:
         raise _malformed("its hyperparameters have different numbers")
     if any(len(step.log_parameters) != p for step in state.steps):
         raise _malformed("its steps have other hyperparameters")
-    if trail is not None:
-        _require_sound_trail(trail, p)
+    if isinstance(trail, OutputsTrail):  # a trail knows the kernel and the noise of its own output
+        trails, p = [one for one in trail.each if one is not None], p - len(trail.each) + 1
+    else:
+        trails = [] if trail is None else [trail]
+    for one in trails:
+        _require_sound_trail(one, p)
 
 
 def _require_sound_trail(trail: Trail | LaplaceTrail, p: int) -> None:

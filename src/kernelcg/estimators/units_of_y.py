@@ -14,6 +14,9 @@ from kernelcg.inference.gaussian.prediction import Prediction
 
 Floats = NDArray[np.float64]
 
+Noise = Floats | float
+"""Noise variances of the outputs, or the one that they share."""
+
 RESCALED = 4 * UNIT_ROUNDOFF
 """Relative rounding of a mean or a standard deviation on its way into the units of y."""
 
@@ -40,20 +43,24 @@ class UnitsOfY:
         """Return (t, c) means."""
         return self.shaped(mean.cpu().numpy() * self.scale + self.offset)
 
-    def std(self, variance: Tensor) -> Floats:
-        """Return the standard deviations of each output from the (t,) variances that they share."""
-        return self.shaped(variance.sqrt().cpu().numpy()[:, None] * self.scale)
+    def std(self, variance: Tensor, noise: Noise = 0.0) -> Floats:
+        """Return the (t, c) standard deviations from variances, (t, c) or shared (t,), and noise, (c,) or shared."""
+        values = variance.cpu().numpy()
+        columns = values[:, None] if values.ndim == 1 else values
+        return self.shaped(np.sqrt(columns + noise) * self.scale)
 
-    def covariance(self, covariance: Tensor) -> Floats:
-        """Return the (t, t) or (t, t, c) covariances of each output from the one that they share."""
-        values: Floats = covariance.cpu().numpy()[:, :, None] * self.scale**2
+    def covariance(self, covariance: Tensor, noise: Noise = 0.0) -> Floats:
+        """Return (t, t, c) covariances from such ones, or one that is shared, and noise, (c,) or shared."""
+        each = covariance.cpu().numpy()
+        values: Floats = (each[:, :, None] if each.ndim == 2 else each) * self.scale**2
+        np.einsum("iij->ij", values)[:] += noise * self.scale**2
         return values[:, :, 0] if self.vector else values
 
     def samples(self, samples: Tensor) -> Floats:
         """Return (t, c, s) draws."""
         return self.shaped(samples.cpu().numpy() * self.scale[:, None] + self.offset[:, None])
 
-    def bounds(self, found: Prediction, noise: float) -> Bounds:
+    def bounds(self, found: Prediction, noise: Noise) -> Bounds:
         """Return error bounds of the mean, and of the standard deviation with this noise variance if there are any.
 
         They allow for the rounding of scale · mean + offset and of the roots.
@@ -62,7 +69,7 @@ class UnitsOfY:
         wide = self.shaped(bound + RESCALED * (np.abs(mean) + np.abs(self.offset) + bound))
         if found.variance_lower is None or found.variance_upper is None:
             return Bounds(wide)
-        low, high = (self.std(variance + noise) for variance in (found.variance_lower, found.variance_upper))
+        low, high = (self.std(variance, noise) for variance in (found.variance_lower, found.variance_upper))
         return Bounds(wide, low * (1 - RESCALED), high * (1 + RESCALED))
 
     def left_out(self, found: LeaveOneOut) -> LeftOut:
@@ -71,5 +78,5 @@ class UnitsOfY:
             self.shaped(found.residuals.cpu().numpy() * self.scale),
             self.std(found.variances),
             self.shaped(found.log_densities.cpu().numpy() - np.log(self.scale)),
-            found.relative_errors.cpu().numpy(),
+            found.relative_errors.cpu().numpy(),  # (n,), or (n, c) of outputs with noise of their own
         )

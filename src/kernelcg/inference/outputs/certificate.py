@@ -7,24 +7,20 @@ import torch
 from torch import Tensor
 
 from kernelcg.inference.bounds.certificate import Certificate, certificate
-from kernelcg.inference.outputs.model import first_failure
+from kernelcg.inference.bounds.verdict import Verdict
+from kernelcg.inference.outputs.model import first_failure, labelled
 from kernelcg.inference.outputs.posterior import OutputsPosterior
 from kernelcg.randomness import child, seeded
 from kernelcg.solvers import Status
 
+BY_SEVERITY = (Verdict.CERTIFIED, Verdict.UNINFORMATIVE, Verdict.NOT_EXACT)
+
 
 @dataclass(frozen=True, eq=False)
 class OutputsCertificate:
-    """The certificate of each output; what is said of all of them is the worst, and the evidence is the sum.
-
-    Attributes
-    ----------
-    each : in the units of its output
-    units : the scale of each output, by which their errors are compared
-    """
+    """The certificate of each output, in its units; what is said of all is the worst, and the evidence is the sum."""
 
     each: tuple[Certificate, ...]
-    units: tuple[float, ...]
 
     @property
     def met(self) -> bool:
@@ -39,13 +35,28 @@ class OutputsCertificate:
 
     @property
     def worst(self) -> int:
-        """Return the output that is known least well: one that did not converge, or that of the largest error."""
-        return max(range(len(self.each)), key=lambda j: (not self.each[j].met, self.each[j].mean_error / self.units[j]))
+        """Return the output that is known least well: by its verdict, then by its error beside its noise."""
+
+        def badness(j: int) -> tuple[int, float]:
+            one = self.each[j]
+            return BY_SEVERITY.index(one.verdict), one.mean_error / one.noise
+
+        return max(range(len(self.each)), key=badness)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return what is known of the output that is known least well."""
+        return self.each[self.worst].verdict
+
+    @property
+    def reason(self) -> str:
+        """Say in words what was not reached for that output, or what makes its bound say little."""
+        return labelled(self.worst, self.each[self.worst].reason)
 
     @property
     def mean_error(self) -> float:
-        """Return the largest bound of the error of the mean, in the units of its output."""
-        return max(one.mean_error for one in self.each)
+        """Return the bound of the error of the mean of that output, in its units."""
+        return self.each[self.worst].mean_error
 
     @property
     def relative_residuals(self) -> Tensor:
@@ -90,4 +101,4 @@ def certificate_of_outputs(
         own = child(seeded(seed), f"output {j}").initial_seed()
         return certificate(posterior.each[j], probes=probes, seed=own, unit=units[j], offset=offsets[j])
 
-    return OutputsCertificate(tuple(one(j) for j in range(len(posterior.each))), tuple(units))
+    return OutputsCertificate(tuple(one(j) for j in range(len(posterior.each))))
