@@ -20,7 +20,7 @@ from torch import Tensor
 
 from kernelcg import GPGeneralizedRegressor, GPRegressor
 from kernelcg.errors import ConvergenceWarning
-from kernelcg.kernels import RBF, Matern
+from kernelcg.kernels import RBF, Linear, Matern
 from kernelcg.likelihoods import Gaussian, Likelihood, NegativeBinomial, Poisson, StudentT
 
 
@@ -481,6 +481,16 @@ def test_student_t_in_small_and_large_units(mean, scale):
     assert np.isfinite(mean_).all()
     assert np.median(np.abs(mean_ - scale * y)) < scale
     assert np.median(std) < 2 * scale
+
+
+@pytest.mark.parametrize("likelihood", ["poisson", "gaussian"])
+def test_a_matrix_that_rounding_makes_indefinite_is_refused_with_a_remedy(likelihood):
+    rng = np.random.default_rng(0)
+    X = 1e10 + rng.normal(size=(40, 3))
+    y = rng.poisson(1e5, size=40).astype(float)
+    model = GPGeneralizedRegressor(Linear(1.0), likelihood=likelihood, optimizer=None, method="direct")
+    with pytest.raises(ValueError, match="StandardScaler"):
+        told(lambda: model.fit(X, y))
 
 
 def test_a_prediction_that_is_not_known_warns():

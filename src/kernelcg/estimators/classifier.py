@@ -369,5 +369,5 @@ def _probability_errors(found: LatentPrediction) -> Tensor:
     E of a function between 0 and 1 changes by no more than the Gaussians do in total variation, and by no more than
     half of what the latent values do.
     """
-    C, size = found.mean.shape[1], found.variances.amin(1).clamp_min(1.0)
-    return 0.5 * found.mean_bound / size.sqrt() + 0.25 * C * found.variance_error / size
+    C, size = found.mean.shape[1], found.least_variance.clamp_min(1.0)
+    return 0.5 * found.mean_bound / size.sqrt() + 0.25 * C * (found.solve_error / size + found.relative_error)

@@ -31,7 +31,7 @@ from kernelcg.events import EventKind, Listener
 from kernelcg.inference.bounds.laplace_certificate import LaplaceCertificate, laplace_certificate, words
 from kernelcg.inference.bounds.verdict import Verdict
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
-from kernelcg.inference.laplace.evidence import laplace_estimate
+from kernelcg.inference.laplace.evidence import NO_FACTOR, laplace_estimate
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.inference.laplace.objective import LaplaceObjective
 from kernelcg.inference.laplace.posterior import LaplacePosterior, LatentPrediction, condition_laplace
@@ -176,16 +176,19 @@ class LaplaceEstimator(ProcessEstimator):
         if unlearnable and self.optimizer is not None:
             self.learning_ = replace(self.learning_, converged=False, reason=unlearnable)
         done = self.learning_.revised(plan)
-        self.posterior_ = condition_laplace(
-            problem.storing(done.conditioning.storage),
-            self.learning_.gp,
-            method=done.method,
-            rtol=self.rtol,
-            numerics=numerics,
-            variance_tolerance=CLASS_VARIANCE_TOLERANCE if problem.classes > 1 else VARIANCE_TOLERANCE,
-            callback=session.onlooker,
-        )
-        self.certificate_ = laplace_certificate(self.posterior_, tolerance=self.rtol)
+        try:
+            self.posterior_ = condition_laplace(
+                problem.storing(done.conditioning.storage),
+                self.learning_.gp,
+                method=done.method,
+                rtol=self.rtol,
+                numerics=numerics,
+                variance_tolerance=CLASS_VARIANCE_TOLERANCE if problem.classes > 1 else VARIANCE_TOLERANCE,
+                callback=session.onlooker,
+            )
+            self.certificate_ = laplace_certificate(self.posterior_, tolerance=self.rtol)
+        except NO_FACTOR as error:
+            raise ValueError(_too_large_for_float64(self.learning_.gp.kernel, problem.X)) from error
         self.plan_ = session.outcome(plan, done, self.learning_)
         self.report_ = self.posterior_.spent.report
         self.n_iter_ = max(len(self.learning_.steps), 1)
@@ -263,6 +266,16 @@ class LaplaceEstimator(ProcessEstimator):
         variance = found.variances.amin(1)
         off = torch.maximum(found.mean_bound / variance.sqrt(), 0.5 * found.variance_error / variance)
         self._warn_of_prediction(found, torch.where(variance > 0, off, 0.0), "latent standard deviations")
+
+
+def _too_large_for_float64(kernel: Kernel, X: Tensor) -> str:
+    """Say why no system of a Newton step can be solved, and what helps."""
+    largest = float(kernel.diagonal(X).detach().max())
+    return (
+        f"the kernel matrix is not positive definite in float64: k(x, x) reaches {largest:.3g} for {kernel!r}, and its "
+        "rounding is larger than what tells the rows apart; subtract the mean of the features and scale them, for "
+        "example by sklearn.preprocessing.StandardScaler, or give the kernel a smaller variance"
+    )
 
 
 def affordable_probes(problem: Observations) -> int:

@@ -30,6 +30,9 @@ EXACT_RTOL = 1e-9
 
 TIGHT = 1e-10
 
+NO_FACTOR = (LinAlgError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]  # torch's stubs lack it
+"""What is raised where a matrix is not positive definite, or not finite."""
+
 FEW_LATENT_VALUES = 1000
 """Latent values up to which a factor of A is made for its determinant in the iterative method."""
 
@@ -82,7 +85,7 @@ def laplace_estimate(
         if isinstance(known, DirectSystems):
             return direct_laplace(problem, gp, mode, known.inverted_at(mode.expansion)), LaplaceTrail(mode.f)
         system = known.at(mode.expansion)
-    except LinAlgError:
+    except NO_FACTOR:
         return impossible(len(theta), Status.INDEFINITE_OPERATOR), None
     if not isinstance(system, IterativeSystem):
         raise TypeError("probes are for iterative systems")

@@ -49,8 +49,9 @@ class LatentPrediction:
     mean : (t, C)
     mean_bound : (t,) upper bound of its numerical error; see `LaplacePosterior.rests_on`
     covariance : (t, C, C) between the latent values of a point, or None
-    covariance_error : (t,) how far the variances may be off: the solves for k(X, x) leave them too large, the error of
-        the mode and rounding may do either
+    covariance_error : (t,) how far the variances may be off at this mode: the solves for k(X, x) leave them too large,
+        rounding may do either
+    relative_error : by this much of themselves all variances may be off besides, because the mode is
     status : of the linear solves
     """
 
@@ -58,6 +59,7 @@ class LatentPrediction:
     mean_bound: Tensor
     covariance: Tensor | None = None
     covariance_error: Tensor | None = None
+    relative_error: float = 0.0
     status: Status = Status.CONVERGED
 
     @property
@@ -68,8 +70,20 @@ class LatentPrediction:
         return self.covariance.diagonal(dim1=1, dim2=2)
 
     @property
+    def least_variance(self) -> Tensor:
+        """Return (t,) the least variance that matters: of f itself, or of a class minus the mean over the classes."""
+        if self.covariance is None or self.covariance.shape[1] == 1:
+            return self.variances.amin(1)
+        return differences(self.covariance).amin(1)
+
+    @property
     def variance_error(self) -> Tensor:
-        """Return (t,) how far they may be off."""
+        """Return (t,) how far they may be off, for every reason."""
+        return self.solve_error + self.relative_error * (self.variances.amax(1) + self.solve_error)
+
+    @property
+    def solve_error(self) -> Tensor:
+        """Return (t,) how far they may be off at this mode."""
         if self.covariance_error is None:
             raise ValueError("this prediction was made without covariances: ask for them")
         return self.covariance_error
@@ -189,10 +203,9 @@ class LaplacePosterior:
             tell(callback, EventKind.CHUNK, Chunk(done, len(X)), began)
         failed = [status for *_, status in parts if status is not Status.CONVERGED]
         found, error = torch.cat([found for found, _, _ in parts]), torch.cat([error for _, error, _ in parts])
-        largest = found.diagonal(dim1=1, dim2=2).amax(1) + error
-        return LatentPrediction(
-            mean, self.mean_bound(X, largest), found, error, failed[0] if failed else Status.CONVERGED
-        )
+        bound = self.mean_bound(X, found.diagonal(dim1=1, dim2=2).amax(1) + error)
+        status = failed[0] if failed else Status.CONVERGED
+        return LatentPrediction(mean, bound, found, error, self.error.widening - 1, status)
 
     def _covariance(self, X: Tensor, system: NewtonSystem, apart: IndefinitePoints) -> tuple[Tensor, Tensor, Status]:
         r"""Return (t, C, C) covariances, (t,) how far variances may be off, and the status, for one chunk.
@@ -213,15 +226,20 @@ class LaplacePosterior:
         form = torch.einsum("ita,itb->tab", left, right)
         slack = torch.einsum("ita,itb->tab", right, residual.reshape(-1, t, C))
         explained = 0.5 * (form + form.mT) + 0.5 * (slack + slack.mT)
-        if len(apart.B):
-            columns_apart = apart.N.T @ K
-            explained = explained + (columns_apart * (apart.B @ columns_apart)).sum(0)[:, None, None]
+        columns_apart = apart.N.T @ K if len(apart.B) else K[:0]
+        by_apart = (columns_apart * (apart.B @ columns_apart)).sum(0) if len(apart.B) else torch.zeros_like(prior)
+        explained = explained + by_apart[:, None, None]
         covariance = prior[:, None, None] * eye - explained
         drift = self._drift_variance(X, K)
         covariance = covariance + drift[:, None, None]
-        diagonal = covariance.diagonal(dim1=1, dim2=2).clamp_min_(0.0)
+        covariance.diagonal(dim1=1, dim2=2).clamp_min_(0.0)
         error = error.reshape(t, C).sum(1) + self._covariance_rounding(X, V) + self._drift_error() * drift
-        return covariance, error + (self.error.widening - 1) * (diagonal.amax(1) + error), status
+        error = error + self._apart_error() * by_apart.abs()
+        return covariance, error * (1 if self.error.is_certain else 2), status
+
+    def _apart_error(self) -> float:
+        """Return an estimate of the relative error of what the points apart explain: their solves' and rounding."""
+        return 64 * UNIT_ROUNDOFF * len(self.problem) if self.method == "direct" else 10 * self._rtol()
 
     def _covariance_rounding(self, X: Tensor, V: Tensor) -> Tensor:
         """Return (t,) how far k** − bᵀv − vᵀ(b − Av), b = Sᵀk, may be off by rounding, V (N, tC).
@@ -259,7 +277,7 @@ class LaplacePosterior:
             left = B[:, open_] - exact @ V[:, open_]
             residual[:, open_] = left
             error[open_] = (left * (left if below is None else below.solve(left))).sum(0)
-            known = (prior - (B * V + V * residual).sum(0) - error).clamp_min(1e-12 * prior)
+            known = (self._informed(prior, B, V, residual) - error).clamp_min(1e-12 * prior)
             excess = error / (self.variance_tolerance * known)
             enough = enough.minimum(0.5 * residual.norm(dim=0) / excess.clamp_min(1.0).sqrt())
             open_ = (~(excess <= 1)).nonzero()[:, 0]
@@ -267,6 +285,19 @@ class LaplacePosterior:
                 break
         failed = Status.PRECISION_EXHAUSTED if status is Status.CONVERGED else status
         return V, residual, error, Status.CONVERGED if len(open_) == 0 else failed
+
+    def _informed(self, prior: Tensor, B: Tensor, V: Tensor, residual: Tensor) -> Tensor:
+        """Return (tC,) variances that errors are measured by; for classes, of f_c minus the mean over the classes.
+
+        The softmax sees differences alone: what all classes share may have a variance that is a thousand times larger.
+        """
+        C = self.problem.classes
+        if C == 1:
+            return prior - (B * V + V * residual).sum(0)
+        left, right, rest = (block.reshape(len(B), -1, C) for block in (B, V, residual))
+        explained = torch.einsum("ita,itb->tab", left, right) + torch.einsum("ita,itb->tab", right, rest)
+        covariance = prior.reshape(-1, C, 1) * torch.eye(C, dtype=B.dtype, device=B.device) - explained
+        return differences(covariance).reshape(-1)
 
     def at_hand(self) -> tuple[NewtonSystem, IndefinitePoints]:
         """Return the factors, or raise if it was stored without them."""
@@ -286,6 +317,12 @@ class LaplacePosterior:
         if X.shape[1] != self.problem.X.shape[1]:
             raise ValueError(f"X has {X.shape[1]} features but the model was fitted to {self.problem.X.shape[1]}")
         return X
+
+
+def differences(covariance: Tensor) -> Tensor:
+    """Return (t, C) the variances of f_c minus the mean over the classes, from covariances (t, C, C)."""
+    own, mean = covariance.diagonal(dim1=1, dim2=2), 0.5 * (covariance + covariance.mT).mean(2)
+    return own - 2 * mean + mean.mean(1, keepdim=True)
 
 
 def condition_laplace(
