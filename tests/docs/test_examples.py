@@ -23,4 +23,5 @@ def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
     code = compile(examples(page), str(page), "exec")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", DeprecationWarning)  # of packages that the examples import
         exec(code, {"__name__": "__main__"})

@@ -11,6 +11,7 @@ from kernelcg.cli import words
 from kernelcg.cli.progress import shown
 from kernelcg.estimators.training_files import checkpoints
 from kernelcg.events import Listener, together
+from kernelcg.planning.plan import in_bytes
 from kernelcg.tables.fitting import Fitted, Prepared, fit_table
 from kernelcg.tables.model import load_table_model
 from kernelcg.tables.reading import TableError, read_table
@@ -58,7 +59,7 @@ def run_fit(
     saved = []
     if out is not None:
         fitted.model.save(out)
-        saved.append(f"{out} ({out.stat().st_size / 1e6:.1f} MB)")
+        saved.append(f"{out} ({in_bytes(out.stat().st_size)})")
     if page is not None:
         from kernelcg.reports import write_page
 
@@ -135,7 +136,7 @@ def run_info(path: Path, *, as_json: bool) -> None:
         )
         return
     lines = [
-        words.line("model", f"{path}, {path.stat().st_size / 1e6:.1f} MB, fitted to {model.facts.get('source', '?')}"),
+        words.line("model", f"{path}, {in_bytes(path.stat().st_size)}, fitted to {model.facts.get('source', '?')}"),
         words.line("target", f"{model.target}: {model.task}, {model.facts.get('rows', 0):,} rows"),
         words.line("columns", words.of_columns(model.encoding)),
         words.line("kernel", str(model.estimator.kernel_)),

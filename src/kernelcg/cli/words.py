@@ -5,6 +5,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
+from kernelcg.inference.bounds.verdict import Verdict
 from kernelcg.planning import Plan
 from kernelcg.planning.plan import in_bytes, in_time
 from kernelcg.tables.columns import Column, Encoding, Kind
@@ -53,9 +56,9 @@ def _policy(column: Column) -> str:
 def of_plan(plan: Plan) -> str:
     """Say how the fit will be done and what it takes."""
     how = "by Cholesky" if plan.method == "direct" else "by PCG"
-    where = (
-        f"{plan.backend} on {plan.threads or 1} threads" if plan.device == "cpu" else f"{plan.backend}, {plan.device}"
-    )
+    threads = plan.threads or torch.get_num_threads()
+    count = "1 thread" if threads == 1 else f"{threads} threads"
+    where = f"{plan.backend} on {count}" if plan.device == "cpu" else f"{plan.backend} on {plan.device}"
     memory = f"{in_bytes(plan.bytes)} of {in_bytes(plan.budget)}"
     return f"exact {how}, {where}; {memory}; about {in_time(plan.seconds)}"
 
@@ -105,11 +108,11 @@ def certificates_of(estimator: Any) -> tuple[Any, ...]:
 
 
 def of_numerics(estimator: Any) -> str:
-    """Say in one line how exact the numbers are."""
-    worst = next((one for one in certificates_of(estimator) if not one.met), certificates_of(estimator)[0])
-    return str(worst).splitlines()[0]
+    """Say in one line how exact the numbers are: the worst of several verdicts."""
+    found = certificates_of(estimator)
+    return str(next((one for one in found if one.verdict is not Verdict.CERTIFIED), found[0])).splitlines()[0]
 
 
 def is_certified(estimator: Any) -> bool:
-    """Say whether every certificate is informative and met."""
-    return all(one.met for one in certificates_of(estimator))
+    """Say whether every certificate is met and its bound says something."""
+    return all(one.verdict is Verdict.CERTIFIED for one in certificates_of(estimator))
