@@ -5,8 +5,10 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from sklearn.gaussian_process.kernels import RBF as RBFOfSklearn
+from sklearn.gaussian_process.kernels import ConstantKernel, WhiteKernel
 
-from kernelcg import GPRegressor, KernelRidge
+from kernelcg import GPClassifier, GPGeneralizedRegressor, GPRegressor, KernelRidge
 from kernelcg.errors import ConvergenceWarning
 from kernelcg.inference.gaussian.drift import central_spread_of, spread_of
 from kernelcg.inference.gaussian.model import Noise
@@ -42,7 +44,7 @@ def test_the_default_noise_suits_a_given_kernel(of_y):
 
 def test_too_large_a_y_is_still_learned_and_said():
     X, y = data()
-    model, messages = told(lambda: GPRegressor(RBF([1.0] * 3), normalize_y=False).fit(X, 1e4 * y))
+    model, messages = told(lambda: GPRegressor(RBF([1.0] * 3), priors=None, normalize_y=False).fit(X, 1e4 * y))
     assert model.score(X, 1e4 * y) > 0.97
     assert len(messages) == 1
     assert "kernel.variance ended at 1e+05, five orders of magnitude from its start" in messages[0]
@@ -69,17 +71,45 @@ def test_spread_without_outliers():
 
 def test_ends_that_say_something_about_the_data_are_no_cause_for_a_warning():
     X = data()[0]
-    for model in (GPRegressor(), GPRegressor(RBF(1.0).bounded(variance=(1e-3, 1.0)))):
+    for model in (GPRegressor(), GPRegressor(RBF(1.0).bounded(variance=(1e-3, 1e6)))):
         assert told(lambda model=model: model.fit(np.c_[X, np.ones(60)], np.sin(X[:, 0])))[1] == []
     noise = np.random.default_rng(1).normal(size=60)
     assert told(lambda: GPRegressor().fit(X, noise))[1] == []
 
 
-def test_a_bound_that_was_given_is_no_cause_for_a_warning():
+def test_priors_in_the_units_of_the_data_make_up_for_a_start_in_others():
+    X, y = data()
+    for scale in (1e-3, 1e4, 1e6):
+        model, messages = told(lambda scale=scale: GPRegressor(RBF([1.0] * 3), normalize_y=False).fit(X, scale * y))
+        assert messages == []
+        assert model.score(X, scale * y) > 0.97
+
+
+def test_a_bound_that_was_given_and_reached_is_said():
     X, y = data()
     model = GPRegressor(RBF([1.0] * 3).bounded(variance=(1e-5, 1e5)), noise=Noise(1e3).fixed(), normalize_y=False)
-    assert told(lambda: model.fit(X, 1e4 * y))[1] == []
+    assert told(lambda: model.fit(X, 1e4 * y))[1] == [
+        "kernel.variance ended at its upper bound 100000 (other bounds may fit better)"
+    ]
     assert model.kernel_.variance.item() == pytest.approx(1e5)
+    noisy = GPRegressor(noise=Noise(0.5).bounded(variance=(0.2, 1.0)))
+    assert told(lambda: noisy.fit(X, y))[1] == [
+        "noise.variance ended at its lower bound 0.2 (other bounds may fit better)"
+    ]
+    white = GPRegressor(ConstantKernel(1.0, (0.01, 0.02)) * RBFOfSklearn(1.0) + WhiteKernel())
+    assert "kernel.variance ended at its upper bound 0.02" in told(lambda: white.fit(X, y))[1][0]
+
+
+def test_bounds_that_the_library_chose_are_no_cause_for_a_warning():
+    X, y = data(n=40)
+    classifier, messages = told(lambda: GPClassifier().fit(X, y > 0))
+    assert messages == []
+    assert classifier.kernel_.variance.item() == pytest.approx(30)
+    given = GPClassifier(RBF(1.0).bounded(variance=(0.1, 2.0)))
+    assert told(lambda: given.fit(X, y > 0))[1] == [
+        "kernel.variance ended at its upper bound 2 (other bounds may fit better)"
+    ]
+    assert told(lambda: GPGeneralizedRegressor(likelihood="student_t").fit(X, y))[1] == []
 
 
 # nothing to learn from

@@ -236,7 +236,8 @@ def test_fixed_hyperparameters_stay():
 def test_bounds_hold():
     X, y = data()
     model = GPRegressor(RBF(20.0).bounded(lengthscale=(6.0, 12.0)), noise=Noise(0.5).bounded(variance=(0.3, 1.0)))
-    model.fit(X, y)  # left alone the lengthscale is below 2 and the noise below 0.1
+    with pytest.warns(ConvergenceWarning, match="kernel.lengthscale ended at its lower bound 6"):
+        model.fit(X, y)  # left alone the lengthscale is below 2 and the noise below 0.1
     assert 6.0 * (1 - 1e-12) <= model.kernel_.lengthscale.item() <= 12.0 * (1 + 1e-12)
     assert model.noise_ >= 0.3 * (1 - 1e-12)
 

@@ -11,7 +11,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from kernelcg.errors import ConvergenceWarning
 from kernelcg.estimators.base import ProcessEstimator
 from kernelcg.estimators.data import as_tensor, require_magnitude
-from kernelcg.estimators.learning_warnings import early_end, runaways
+from kernelcg.estimators.learning_warnings import at_given_bounds, early_end, runaways
 from kernelcg.estimators.session import Session
 from kernelcg.estimators.settings import chosen_device, chosen_precision, planned_fit
 from kernelcg.events import EventKind
@@ -104,6 +104,8 @@ class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # 
             problems.append(early_end(learning, "raise max_iter, or start elsewhere"))
         if start is not None:
             problems += runaways(start, learning.gp)
+        if start is not None and learning.evaluations and not learning.stopped:
+            problems += at_given_bounds(learning.gp)
         if self.certificate_.verdict is Verdict.NOT_EXACT:
             problems.append(
                 f"the fit is NOT exact: {self.certificate_.reason} (see certificate_ and report_; raise the "

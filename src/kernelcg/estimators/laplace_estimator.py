@@ -16,7 +16,7 @@ from kernelcg.errors import ConvergenceWarning
 from kernelcg.estimators.base import ProcessEstimator
 from kernelcg.estimators.data import as_tensor, require_magnitude
 from kernelcg.estimators.kernel_check import require_covariance
-from kernelcg.estimators.learning_warnings import early_end, runaways
+from kernelcg.estimators.learning_warnings import at_given_bounds, early_end, runaways
 from kernelcg.estimators.session import Session
 from kernelcg.estimators.settings import (
     check_options,
@@ -71,6 +71,7 @@ class LaplaceEstimator(ProcessEstimator):
     """An estimator built on a `LaplacePosterior`."""
 
     kernel: Any
+    likelihood: Any
     priors: str | None
     optimizer: str | GivenOptimizer | None
     max_iter: int | None
@@ -214,6 +215,9 @@ class LaplaceEstimator(ProcessEstimator):
         if not learning.converged:
             found.append(early_end(learning, "raise max_iter or probes, or start elsewhere"))
         found += runaways(start, learning.gp)
+        if learning.evaluations and not learning.stopped:
+            by_default = {"kernel.": self.kernel is None, "likelihood.": isinstance(self.likelihood, str)}
+            found += at_given_bounds(learning.gp, tuple(part for part, ours in by_default.items() if ours))
         certificate = self.certificate_
         if certificate.verdict is not Verdict.CERTIFIED:
             verdict = "NOT exact" if certificate.verdict is Verdict.NOT_EXACT else "not certified"

@@ -10,6 +10,9 @@ from kernelcg.inference.learning.learn import WIDEST, Learned
 from kernelcg.inference.outputs.model import OutputProcesses, Outputs, is_explained
 from kernelcg.parameters import Parametric
 
+REACHED = 1e-9
+"""Distance of a log hyperparameter from a bound that is rounding."""
+
 NOTHING_LEFT = {
     MeanKind.ZERO: "y is zero or constant",
     MeanKind.CONSTANT: "y is constant",
@@ -51,9 +54,30 @@ def runaways(start: Parametric, found: Parametric) -> list[str]:
         in_vain = (
             "variance" in name and known.upper == math.inf if moved > 0 else "lengthscale" in name and not known.lower
         )
-        if in_vain and abs(moved) > WIDEST - 1e-6:
+        if in_vain and abs(abs(moved) - WIDEST) < 1e-6:
             sentences.append(
                 f"{name} ended at {value:.3g}, five orders of magnitude from its start, and would go on (start closer, "
                 "scale the data, or bound it)"
             )
+    return sentences
+
+
+def at_given_bounds(found: Parametric, ours: tuple[str, ...] = ()) -> list[str]:
+    """Return a sentence for each hyperparameter that ended at a bound that the user has set.
+
+    The bounds of the parts named in ``ours`` are defaults of the library: to end there is no reason for a warning.
+    """
+    sentences = []
+    for name, value, known in zip(
+        found.parameter_names(), found.log_parameters().detach().tolist(), found.restrictions(), strict=True
+    ):
+        if known.fixed or name.startswith(ours):
+            continue
+        lowest = math.log(known.lower) if known.lower > 0 else -math.inf
+        for end, bound, reached in (
+            ("lower", known.lower, value <= lowest + REACHED),
+            ("upper", known.upper, value >= math.log(known.upper) - REACHED),
+        ):
+            if reached:
+                sentences.append(f"{name} ended at its {end} bound {bound:.6g} (other bounds may fit better)")
     return sentences

@@ -17,18 +17,30 @@ from kernelcg.inference.bounds.rounding import ENTRY_ERROR, UNIT_ROUNDOFF
 from kernelcg.inference.gaussian.drift import central_spread_of, spread_of
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
-from kernelcg.kernels import Kernel, Laplacian, Stationary
+from kernelcg.kernels import Constant, Kernel, Laplacian, Periodic, Product, Stationary, Sum
+from kernelcg.kernels.mapped import Mapped
 from kernelcg.likelihoods import Gaussian, StudentT
 from kernelcg.parameters import FREE, Parametric
 
 ROUNDING_SHARE = 1e-3
 """Part of the standard deviation of the noise by which rounding may move a mean at the far end of the prior."""
 
-SHORTEST, LONGEST = 1e-5, 1e4
+SHORTEST, LONGEST = 1e-5, 1e6
 """Lengthscales by default, in units of the spread of their feature without outliers.
 
-At the far end a Matérn-3/2 correlation changes by less than 1e-6 over a dozen spreads.
+At the far end a Matérn-3/2 correlation changes by 1e-10 over ten spreads: nothing that data show, even for dozens of
+such features and a k(x, x) of 1e5 times the noise.
 """
+
+SMALLEST_VARIANCE, LARGEST_VARIANCE, LARGEST_NOISE = 1e-8, 1e4, 10.0
+"""Between the first two are variances of kernels by default, and up to the third that of the noise, in units of var y.
+
+A nearly linear function asks for a variance without end. From a prior standard deviation of a hundred times that of y
+on, this changes the evidence by less than a tenth of a nat.
+"""
+
+FELT = 0.01
+"""Slope of the prior, in nats for an e-fold of a hyperparameter, from which on it is worth a word."""
 
 VISIBLE = 0.1
 """Standard deviation of what the function does along a feature, in units of that of the noise, that can be seen."""
@@ -56,8 +68,8 @@ class Priors(Protocol):
 class DefaultPriors:
     r"""What is supposed of hyperparameters that carry neither bounds nor priors, from all of the data.
 
-    Lengthscales are uniform on a log scale within wide bounds. With r = k(x, x) / noise, log r is uniform up to
-    log R − 1 and falls off like a normal distribution with variance 2 / n beyond:
+    Lengthscales and variances are uniform on a log scale within wide bounds. With r = k(x, x) / noise, log r is
+    uniform up to log R − 1 and falls off like a normal distribution with variance 2 / n beyond:
 
     .. math:: \log p(r) = -\tfrac n4 \max(0, \log(r / R) + 1)^2 .
 
@@ -103,12 +115,14 @@ class DefaultPriors:
         return gp.kernel.diagonal(origin) / (gp.noise.variance.reshape(-1) + self.known)
 
     def _felt(self, gp: Parametric) -> Iterator[str]:
-        density, gradient = self.log_density(gp)
-        if density < 0 and isinstance(gp, GaussianProcess):
-            ratio, slope = float(self._ratios(gp).detach().max()), float(gradient[-gp.noise.variance.numel() :].sum())
+        """Say what the evidence would gain with less noise: at the optimum its slope is that of the prior."""
+        slopes = self.log_density(gp)[1]
+        if isinstance(gp, GaussianProcess) and float(slopes.abs().max()) > FELT:
+            ratio, slope = float(self._ratios(gp).detach().max()), float(slopes[-gp.noise.variance.numel() :].sum())
             yield (
-                f"nearly free of noise: the default prior holds k(x, x) at {ratio:.2g} times the noise, which float64 "
-                f"resolves; the evidence alone would rise by about {slope:.2g} nats for each e-fold of less noise"
+                f"the default prior holds k(x, x) at {ratio:.2g} times the noise, which float64 resolves: the data "
+                f"have little noise or are nearly linear (evidence alone: {slope:+.2g} nats for each e-fold of less "
+                "noise)"
             )
 
     def _at_bounds(self, gp: Parametric) -> Iterator[str]:
@@ -116,37 +130,39 @@ class DefaultPriors:
         for name, value, low, high in zip(
             gp.parameter_names(), theta.tolist(), self.lower.tolist(), self.upper.tolist(), strict=True
         ):
-            if value <= low or value >= high:
+            if value <= low or (value >= high and "lengthscale" not in name):  # long ones have no visible effect
                 end = "lower" if value <= low else "upper"
                 yield f"{name} ended at the {end} end {math.exp(value):.3g} of its default range"
 
     def _invisible(self, gp: Parametric) -> Iterator[str]:
-        """Say for each feature whether the function hardly changes along it: 2 (k(0) − k(range)) against the noise."""
+        """Name the features along which the function hardly changes: 2 (k(0) − k(range)) against the noise."""
         if not isinstance(gp, GaussianProcess | LatentProcess) or not gp.kernel.is_stationary:
             return
         kernel, far = gp.kernel.detached(), torch.diag(self.ranges)
         change = (2 * (kernel.diagonal(far) - kernel(torch.zeros_like(far[:1]), far)[0])).clamp_min(0)
-        unseen = change.sqrt() < VISIBLE * math.sqrt(_noise_level(gp))
-        for feature in unseen.nonzero()[:, 0].tolist():
-            why = "it is constant" if self.ranges[feature] == 0 else f"over the data it changes y by {WITHIN}"
-            yield f"feature {feature}: no visible effect ({why})"
-
-
-WITHIN = f"less than {VISIBLE:g} sd of the noise"
+        unseen, constant = change.sqrt() < VISIBLE * math.sqrt(_noise_level(gp)), self.ranges == 0
+        for which, why in (
+            (unseen & constant, "constant"),
+            (unseen & ~constant, f"over the data each changes the function by less than {VISIBLE:g} sd of the noise"),
+        ):
+            if bool(which.any()):
+                numbers = ", ".join(map(str, which.nonzero()[:, 0].tolist()))
+                yield f"no visible effect of feature {numbers}: {why}"
 
 
 def default_priors(gp: GaussianProcess | LatentProcess, problem: Regression | Observations) -> DefaultPriors:
     """Return the priors for what the user left open, in the units of these data."""
     X = problem.X.cpu()
-    bounds = _lengthscale_bounds(gp.kernel, X, "kernel")
     ranges = X.amax(0) - X.amin(0)
     if not isinstance(gp, GaussianProcess) or not isinstance(problem, Regression):
-        return DefaultPriors(*_vectors(gp, bounds), ranges)
+        return DefaultPriors(*_vectors(gp, _kernel_bounds(gp.kernel, X, None, "kernel")), ranges)
     resolvable = largest_ratio(len(X))
     known = 0.0 if problem.noise_variance is None else float(problem.noise_variance.min())
-    if problem.noise_variance is None:
-        power = float(spread_of(problem.Y).square().mean()) or 1.0
-        bounds |= {f"noise.{name}": (power / resolvable, math.inf) for name in gp.noise.parameter_names()}
+    powers = spread_of(problem.Y).square().cpu()
+    power = float(powers.mean()) or 1.0
+    bounds = _kernel_bounds(gp.kernel, X, power, "kernel")
+    least = 0.0 if known > 0 else power / resolvable
+    bounds |= {f"noise.{name}": (least, LARGEST_NOISE * power) for name in gp.noise.parameter_names()}
     if not gp.kernel.is_stationary or any(one != FREE for one in gp.noise.restrictions()):
         resolvable = math.inf
     return DefaultPriors(*_vectors(gp, bounds), ranges, problem.Y.numel(), resolvable, known)
@@ -161,24 +177,33 @@ def largest_ratio(n: int) -> float:
     return (ROUNDING_SHARE / (ENTRY_ERROR * UNIT_ROUNDOFF * n)) ** (2 / 3)
 
 
-def _lengthscale_bounds(part: Kernel, X: Tensor, prefix: str) -> dict[str, tuple[float, float]]:
-    """Return bounds of the lengthscales of all kernels of this one that divide distances by them, by name."""
-    if isinstance(part, Stationary | Laplacian):
-        spread = central_spread_of(X)
-        scale = torch.where(spread > 0, spread, 1.0)
-        if part.lengthscale.numel() == 1:
-            ends = {name: (float(scale.min()), float(scale.max())) for name in part.parameter_names()}
-            return {f"{prefix}.{name}": _range(*pair) for name, pair in ends.items() if name.startswith("lengthscale")}
-        return {f"{prefix}.lengthscale[{r}]": _range(one, one) for r, one in enumerate(scale.tolist())}
+def _kernel_bounds(part: Kernel, X: Tensor, power: float | None, prefix: str) -> dict[str, tuple[float, float]]:
+    """Return bounds, by name, of lengthscales that divide distances, and of variances if that of y is given.
+
+    Of the variances of factors only the product has units, so that they have no bounds.
+    """
     found: dict[str, tuple[float, float]] = {}
-    for name, inner in part._parts():
-        if isinstance(inner, Kernel):
-            found |= _lengthscale_bounds(inner, X, f"{prefix}.{name}")
+    if isinstance(part, Stationary | Laplacian):
+        found |= {f"{prefix}.{name}": ends for name, ends in _lengthscale_bounds(part.lengthscale, X).items()}
+    if isinstance(part, Stationary | Laplacian | Periodic | Constant) and power is not None:
+        found[f"{prefix}.variance"] = (SMALLEST_VARIANCE * power, LARGEST_VARIANCE * power)
+    if isinstance(part, Sum | Product):
+        own = power if isinstance(part, Sum) else None
+        found |= _kernel_bounds(part.left, X, own, f"{prefix}.left")
+        found |= _kernel_bounds(part.right, X, own, f"{prefix}.right")
+    if isinstance(part, Mapped):
+        found |= _kernel_bounds(part.part, part.inputs(X), power, f"{prefix}.part")
     return found
 
 
-def _range(least: float, most: float) -> tuple[float, float]:
-    return SHORTEST * least, LONGEST * most
+def _lengthscale_bounds(lengthscale: Tensor, X: Tensor) -> dict[str, tuple[float, float]]:
+    """Return bounds of one lengthscale for all features, or of one for each."""
+    spread = central_spread_of(X)
+    scale = torch.where(spread > 0, spread, 1.0)
+    if lengthscale.ndim == 0:
+        return {"lengthscale": (SHORTEST * float(scale.min()), LONGEST * float(scale.max()))}
+    own = scale.tolist() if len(lengthscale) == len(scale) else []
+    return {f"lengthscale[{r}]": (SHORTEST * one, LONGEST * one) for r, one in enumerate(own)}
 
 
 def _vectors(gp: Parametric, bounds: dict[str, tuple[float, float]]) -> tuple[Tensor, Tensor]:

@@ -221,6 +221,8 @@ def _learned(search: Search, outcome: Outcome, steps: tuple[Step, ...], evaluati
     theta, lower, upper = outcome.theta, search.lower, search.upper
     gp = search.gp.with_log_parameters(theta.clone())
     stuck = (lower < upper) & ((theta <= lower) | (theta >= upper))
+    if search.priors is not None:  # its ends are among the findings
+        stuck = stuck & (theta > search.priors.lower) & (theta < search.priors.upper)
     names = [name for name, at in zip(gp.parameter_names(), stuck.tolist(), strict=True) if at]
     bound = f"; at a bound: {', '.join(names)}" if names and not outcome.stopped else ""
     converged, stopped = outcome.converged, outcome.stopped
