@@ -791,7 +791,29 @@ def test_verbose_shows_the_plan_and_the_steps(capsys):
     shown = capsys.readouterr().err
     assert "[kernelcg] plan: 60 rows" in shown
     assert "step 1:" in shown
+    assert "learned: GaussianProcess(kernel=Matern(lengthscale=" in shown
     assert "certified: the mean is exact to" in shown
     assert logging.getLogger("kernelcg").handlers == []
     GPRegressor().fit(X, y)
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("optimizer", ["lbfgs", "adagrad", "adam"])
+def test_steps_of_iterative_learning_are_shown_with_a_predicted_gain(optimizer, capsys):
+    X, y = data()
+    model = GPRegressor(method="iterative", verbose=1, optimizer=optimizer).fit(X, y)
+    steps = [line for line in capsys.readouterr().err.splitlines() if "] step " in line]
+    assert len(steps) == len(model.learning_.steps)
+    assert all("criterion" in line or "predicted gain" in line for line in steps)
+    assert any("iterative, predicted gain" in line for line in steps)
+
+
+def test_a_fitted_model_prints_what_it_learned():
+    X, y = data()
+    assert str(GPRegressor()) == "GPRegressor()"
+    model = GPRegressor(verbose=0).fit(X, y)
+    shown = str(model)
+    assert shown.startswith(repr(model))
+    for words in ("kernel_     Matern(lengthscale=", "noise_      0.0", "backend     ", " on cpu, direct"):
+        assert words in shown
+    assert "alpha_" not in shown

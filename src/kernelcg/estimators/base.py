@@ -60,6 +60,20 @@ class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is 
 
         save(self, path)
 
+    def __str__(self) -> str:
+        """Return the parameters and, once fitted, what was learned and where it was computed."""
+        if "plan_" not in vars(self):
+            return repr(self)
+        found = {
+            name: vars(self)[name] for name in ("kernel_", "noise_", "alpha_", "likelihood_") if name in vars(self)
+        }
+        learned = [
+            f"  {name:12}{value:.6g}" if type(value) is float else f"  {name:12}{value}"
+            for name, value in found.items()
+        ]
+        backend = f"  {'backend':12}{self.plan_.backend} on {self.plan_.device}, {self.plan_.method}"
+        return "\n".join([repr(self), *learned, backend])
+
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without factors and preconditioners, which are made again where they are needed."""
         state = dict(super().__getstate__())

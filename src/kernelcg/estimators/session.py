@@ -176,6 +176,7 @@ def log_event(event: Event) -> None:
             logger.info("step %d: %s", len(payload.state.steps), _words(payload.step))
         case EventKind.LEARNED:
             logger.info("learned in %.1f s: %s", payload.seconds, "; ".join([payload.reason, *payload.findings]))
+            logger.info("learned: %s", payload.gp)
         case EventKind.END:
             logger.info("%s", payload)
         case EventKind.STAGE | EventKind.EVALUATION | EventKind.WARNING if logger.isEnabledFor(logging.DEBUG):
@@ -183,5 +184,6 @@ def log_event(event: Event) -> None:
 
 
 def _words(step: Step) -> str:
-    known = "" if math.isnan(step.value) else f", criterion {step.value:.6g}"
+    predicted = "" if math.isnan(step.gain) else f", predicted gain {step.gain:.3g}"
+    known = predicted if math.isnan(step.value) else f", criterion {step.value:.6g}"
     return f"{step.rows} rows, {step.method}{known}, {step.seconds:.1f} s"

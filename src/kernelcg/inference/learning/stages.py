@@ -117,7 +117,9 @@ class Staged:
         if ascent.steps == before.steps:
             return moved
         rows, theta = len(objective.problem), tuple(point.theta.tolist())
-        return moved.stepped(Step(rows, method_of(objective), point.value, self.search.seconds, theta))
+        return moved.stepped(
+            Step(rows, method_of(objective), point.value, self.search.seconds, theta, request.promised)
+        )
 
     def _noted(self, at: StagedState, ascent: Ascent[Any]) -> StagedState:
         """Return the place after an evaluation; where it needed a factor, the search begins again with exact ones.

@@ -1,5 +1,6 @@
 """Where learning is: one frozen record, from which it goes on to the same numbers."""
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,6 +30,8 @@ class Step:
     seconds: float
     log_parameters: tuple[float, ...] = field(repr=False)
     """Where it led to, in the order of ``gp.log_parameters()``."""
+    gain: float = math.nan
+    """By how many nats the search predicted that it raises the criterion; NaN where it predicts nothing."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -104,6 +104,6 @@ class Stochastic:
         trail = point.state and point.state.without_probes()
         moved = state.moved(StochasticState(theta, moments, trail, number + 1), 1, int(point.failed))
         rows = len(request.objective.problem)
-        return moved.stepped(
-            Step(rows, method_of(request.objective), point.value, search.seconds, tuple(theta.tolist()))
-        )
+        gain = float(point.gradient @ (theta - at.theta))
+        method = method_of(request.objective)
+        return moved.stepped(Step(rows, method, point.value, search.seconds, tuple(theta.tolist()), gain))
