@@ -43,7 +43,7 @@ CHANGES = {
     "a scale of y that is infinite": ("regressor_outputs", "y_scale_", INF),
     "a negative scale of y": ("regressor", "y_scale_", -1.0),
     "weights that are no numbers": ("ridge", "weights.X", NAN),
-    "a negative noise": ("regressor_outputs", "data.noise_variance", -1.0),
+    "a negative noise": ("ridge", "data.noise_variance", -1.0),
     "a drift without functions": ("regressor", "drift.T", 0.0),
     "residuals beyond their bounds": ("regressor", "drift_weights.R", -1.0),
     "coefficients of the drift that are infinite": ("regressor_iterative", "beta", INF),
