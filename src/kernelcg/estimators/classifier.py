@@ -73,7 +73,7 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
     likelihood : "probit", "logit", "softmax", or "auto": the probit for two classes, the softmax for more. With the
         probit or the logit more than two classes are told apart one against the rest, by independent models whose
         probabilities are normalised; `estimators_` has them
-    priors : "weak" or None. "weak" keeps lengthscales that carry neither bounds nor priors of yours within 1e-5 and 1e4
+    priors : "weak" or None. "weak" keeps lengthscales that carry neither bounds nor priors of yours within 1e-5 and 1e6
         spreads of their feature, and `learning_` says which features have no visible effect. None supposes nothing
     method : "direct" (Cholesky), "iterative" (preconditioned CG) or "auto"
     preconditioner : "auto", the name of a recipe (see `kernelcg.preconditioners.available`), a recipe, or None for
