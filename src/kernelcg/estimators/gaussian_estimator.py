@@ -85,7 +85,8 @@ class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # 
         """
         posterior = self.posterior_
         if posterior.is_lean:
-            posterior = posterior.restored(self.plan_.method, seeded(self.plan_.seed))
+            generator = child(seeded(self.plan_.seed), "posterior")
+            posterior = posterior.restored(self.plan_.method, generator, self.preconditioner)
             self.posterior_ = posterior
         return posterior
 

@@ -28,6 +28,9 @@ from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.inference.outputs.certificate import OutputsCertificate
 from kernelcg.inference.outputs.model import OutputProcesses, Outputs, share_of
 from kernelcg.inference.outputs.posterior import OutputsPosterior
+from kernelcg.planning import Kept
+from kernelcg.planning.growing_factor import Construction
+from kernelcg.planning.plan import Storage
 from kernelcg.solvers import SolveReport, Stopping
 
 BOUNDS_OF_SOLVES = ("error", "floor", "quadratic_error")
@@ -47,7 +50,12 @@ def packed_posterior(
     problem = posterior.problem
     tensors[f"{prefix}beta"], tensors[f"{prefix}ordinary"] = posterior.beta, problem.ordinary
     report = packed(posterior.report, tensors, f"{prefix}report", leave_out=("solution", "residual_norms"))
+    lean = posterior.lean()
+    if lean.pivots is not None:
+        tensors[f"{prefix}pivots"] = lean.pivots
+    how = None if lean.kept is None or lean.kept.how is None else packed(lean.kept.how)
     return {
+        **({} if how is None else {"preconditioner": how}),
         "mean": problem.mean,
         "variance_tolerance": posterior.variance_tolerance,
         "stopping": packed(posterior.stopping),
@@ -73,6 +81,7 @@ def unpacked_posterior(
     _require_sound(tensors, prefix)
     backend = share_of(_backend(estimator, tensors[f"{prefix}data.X"]), outputs)
     problem = as_planned(_problem(estimator, header["mean"], tensors, prefix, backend), estimator.plan_)
+    problem = problem.storing(Storage.RECOMPUTED)  # predictions hold no n × n matrix
     A, beta = problem.system(gp), tensors[f"{prefix}beta"]
     rounding, c, b = Rounding.of(A), problem.Y.shape[1], problem.H.shape[1]
     right = problem.Y - problem.H @ beta
@@ -97,10 +106,32 @@ def unpacked_posterior(
         None,
         rounding,
         None,
-        None,
+        _construction(header, len(problem)),
         unpacked(Stopping, header["stopping"]),
         require_tolerance(header["variance_tolerance"], "variance_tolerance"),
+        _pivots(tensors.get(f"{prefix}pivots"), len(problem)),
     )
+
+
+def _construction(header: Mapping[str, Any], n: int) -> Kept | None:
+    """Return how the preconditioner was built, if the file says so."""
+    if "preconditioner" not in header:
+        return None
+    how = unpacked(Construction, header["preconditioner"])
+    if not all(0 <= count <= n for count in (how.rank, how.neighbours)) or min(how.ranks, default=0) < 0:
+        raise ValueError("its preconditioner has a rank that its data cannot have")
+    return Kept(None, math.inf, 0.0, how=how)
+
+
+def _pivots(pivots: Tensor | None, n: int) -> Tensor | None:
+    """Return the rows of the error bound, if the file has them."""
+    if pivots is None:
+        return None
+    if pivots.dtype != torch.int64 or pivots.ndim != 1 or len(set(pivots.tolist())) < len(pivots):
+        raise ValueError("its pivots are not row numbers")
+    if len(pivots) and not (int(pivots.min()) >= 0 and int(pivots.max()) < n):
+        raise ValueError("its pivots are not rows of its data")
+    return pivots
 
 
 def _certified(

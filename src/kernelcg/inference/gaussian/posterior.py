@@ -26,9 +26,10 @@ from kernelcg.inference.gaussian.prediction import Prediction
 from kernelcg.inference.gaussian.variances import estimated
 from kernelcg.operators import ConstantInvertible, Invertible, KernelPlusDiagonal
 from kernelcg.planning import Kept
+from kernelcg.preconditioners import Preconditioner, recipe
 from kernelcg.preconditioners.shapes import Diagonal, LowRankPlus
 from kernelcg.randomness import child
-from kernelcg.solvers import CholeskyFactor, SolveReport, Status, Stopping, solve
+from kernelcg.solvers import Approach, CholeskyFactor, SolveReport, Status, Stopping, solve
 
 COLUMNS_AT_ONCE = 128
 
@@ -52,6 +53,8 @@ class Posterior:
     kept: Kept | None
     stopping: Stopping
     variance_tolerance: float
+    pivots: Tensor | None = None
+    """Rows of the bound, where that is left out."""
 
     @property
     def A(self) -> KernelPlusDiagonal:
@@ -66,20 +69,50 @@ class Posterior:
         return self.bound is None
 
     def lean(self) -> "Posterior":
-        """Return it without factors and preconditioners, to be stored."""
-        return replace(self, bound=None, P=None, kept=None)
+        """Return it without factors and preconditioners, but with what they are made of again, to be stored."""
+        pivots = self.bound.pivots if isinstance(self.bound, LowerBound) else self.pivots
+        kept = None if self.kept is None or self.kept.how is None else self.kept.lean()
+        return replace(self, bound=None, P=None, kept=kept, pivots=pivots)
 
-    def restored(self, method: str, generator: Generator) -> "Posterior":
-        """Return it with a bound and, in the direct method, the factor; a preconditioner is chosen when needed."""
+    def restored(
+        self, method: str, generator: Generator, preconditioner: str | Preconditioner | None = "auto"
+    ) -> "Posterior":
+        """Return it with a factor or a bound and a preconditioner, which are those that it had where that is known.
+
+        Parameters
+        ----------
+        method, preconditioner, generator : as it was conditioned with
+        """
         A = self.problem.system(self.gp)
-        if method == "direct":
+        if method == "direct" or any(one.approach is Approach.DIRECT for one in self.report.attempts):
             try:
                 factor = CholeskyFactor(A.dense())
             except LinAlgError:
                 pass
             else:
                 return replace(self, bound=Exact(A, factor), P=factor)
-        return replace(self, bound=LowerBound.of(A, child(generator, "bound")))
+        rows = self.pivots
+        bound = LowerBound.of(A, child(generator, "bound")) if rows is None else LowerBound.at(A, rows)
+        kept, P = self._rebuilt(preconditioner, child(generator, "P"))
+        return replace(self, bound=bound, P=P, kept=kept)
+
+    def _rebuilt(
+        self, choice: str | Preconditioner | None, generator: Generator
+    ) -> tuple[Kept | None, Invertible | None]:
+        """Return the preconditioner: built as it was, or by its name, or chosen anew if one had been chosen."""
+        A, kept = self.A, self.kept
+        if kept is not None and kept.how is not None:
+            kept = kept.restored(A)
+        elif choice is not None and choice != "auto":
+            recipe_named = recipe(choice) if isinstance(choice, str) else choice
+            return None, recipe_named.prepare(A.K, generator).factor(A.scale, A.diagonal)
+        elif any(one.approach is not Approach.PLAIN for one in self.report.attempts):
+            kept = planning.solve_automatically(
+                A, self.problem.centred, None, self.stopping, None, generator, pricing=self.problem.pricing
+            )[1]
+        if kept is None or kept.prepared is None:
+            return kept, None
+        return kept, kept.prepared.factor(A.scale, A.diagonal)
 
     def certifier(self) -> LowerBound | Exact:
         """Return what bounds errors of solves."""

@@ -42,9 +42,12 @@ class OutputsPosterior:
         """Return it without factors and preconditioners, to be stored."""
         return replace(self, each=tuple(one.lean() for one in self.each))
 
-    def restored(self, method: str, generator: Generator) -> "OutputsPosterior":
-        """Return it with the bounds and, in the direct method, the factors."""
-        return replace(self, each=tuple(one.restored(method, own) for one, own in self._with_generators(generator)))
+    def restored(
+        self, method: str, generator: Generator, preconditioner: str | Preconditioner | None = "auto"
+    ) -> "OutputsPosterior":
+        """Return it with what `Posterior.restored` adds to each output."""
+        pairs = self._with_generators(generator)
+        return replace(self, each=tuple(one.restored(method, own, preconditioner) for one, own in pairs))
 
     def mean(self, X: Tensor) -> Tensor:
         """Return the means, (t, c)."""
