@@ -370,4 +370,5 @@ def _probability_errors(found: LatentPrediction) -> Tensor:
     half of what the latent values do.
     """
     C, size = found.mean.shape[1], found.least_variance.clamp_min(1.0)
-    return 0.5 * found.mean_bound / size.sqrt() + 0.25 * C * (found.solve_error / size + found.relative_error)
+    of_two = found.solve_error * (min(C, 2) / C)  # it sums over the classes, of which a probability feels two or so
+    return 0.5 * found.mean_bound / size.sqrt() + 0.25 * (of_two / size + C * found.relative_error)
