@@ -6,7 +6,7 @@ BENCH_INSTALLED := .venv/.bench-installed
 DOCS_INSTALLED := .venv/.docs-installed
 export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: demo photograph test fuzz fuzz-files lint docs check bench figure1 figures23 figures-quick format clean
+.PHONY: demo photograph test fuzz fuzz-files lint docs check bench bench-plan figure1 figures23 figures-quick format clean
 
 demo: $(INSTALLED)  ## fit a table of invented houses, predict, write a report: demo/houses.html
 	$(BIN)/kernelcg demo --out demo
@@ -38,6 +38,9 @@ bench: $(BENCH_INSTALLED)  ## speed as ratios against peers in the same run; wri
 	$(BIN)/python benchmarks/tuned_problems.py
 	$(BIN)/python benchmarks/gp_regression.py --data concrete powerplant --folds 1 --limit 900
 	$(BIN)/python benchmarks/gp_classification.py --data credit spambase --folds 1 --limit 900
+
+bench-plan: $(INSTALLED)  ## plans against what happens, what is missing of it (half an hour on two quiet cores); table and picture
+	$(BIN)/python benchmarks/plan_against_reality.py
 
 figure1: $(INSTALLED)  ## run what is missing of the paper's figure 1 (hours on two cores if all is), draw it
 	$(BIN)/python experiments/figure1.py
