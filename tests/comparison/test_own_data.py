@@ -201,7 +201,7 @@ def test_methods_that_do_not_suit_are_listed_and_said_why():
 
 
 def test_a_comparison_without_a_result_can_be_looked_at(monkeypatch, tmp_path):
-    monkeypatch.setattr("kernelcg.planning.planner.MATRICES", 1e18)
+    monkeypatch.setattr("kernelcg.planning.expectations.MATRICES", 1e18)
     found = kernelcg.compare(X, Y, methods=["CHOL"], budget=0.2)
     assert found.best is None
     assert "does not fit" in str(found)

@@ -204,10 +204,9 @@ def test_a_plan_is_revised_where_iterating_is_hopeless(slow_factorisations):
     plan = model.plan_
     assert plan.stages[-1].method is plan.conditioning.method is Method.ITERATIVE, "what was planned stays"
     assert plan.outcome.method is plan.method is Method.DIRECT
-    assert len(plan.outcome.revisions) == 1
-    assert "from 1,200 rows on, direct" in plan.outcome.revisions[0]
+    assert "direct: " in plan.outcome.revisions[0], "also that of an early stage is told"
+    assert all(revision in plan.explain() for revision in plan.outcome.revisions)
     assert evaluations[1200, "iterative"] <= 4 < evaluations[1200, "direct"]
-    assert "longer than factorising" in plan.explain()
     again = GPRegressor(max_iter=8).fit(*hard_problem(), plan=plan)
     np.testing.assert_array_equal(parameters_of(again), parameters_of(model))
     assert again.plan_.outcome.revisions == plan.outcome.revisions
@@ -216,7 +215,7 @@ def test_a_plan_is_revised_where_iterating_is_hopeless(slow_factorisations):
 def test_what_was_asked_for_is_not_revised(slow_factorisations):
     model, evaluations = fitted_with_evaluations(GPRegressor(method="iterative", max_iter=6))
     assert model.plan_.outcome.method is Method.ITERATIVE
-    assert model.plan_.outcome.revisions == ()
+    assert not any("1,200" in revision for revision in model.plan_.outcome.revisions)
     assert evaluations[1200, "iterative"] > 4
     assert evaluations[1200, "direct"] == 0
 

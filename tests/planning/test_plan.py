@@ -7,7 +7,7 @@ import pytest
 from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.planning.costs import KernelPrice, Pricing
 from kernelcg.planning.plan import Family, Method, Plan, Precision, Storage, in_bytes, in_time
-from kernelcg.planning.planner import Options, Resources, Workload, planned
+from kernelcg.planning.planner import Options, Resources, Workload, planned, reconsidered
 from kernelcg.planning.profile import TYPICAL
 
 GB = 10**9
@@ -127,6 +127,36 @@ def test_what_a_stage_found_out_holds_for_the_rest():
     assert revised.revised(8_000, "again") is revised
     asked = plan(16_000, options=Options(method=Method.ITERATIVE))
     assert asked.revised(16_000, "whatever turns out") is asked
+
+
+def test_little_noise_moves_a_stage_to_exact_evaluations():
+    chosen = plan(2_000)
+    assert chosen.stages[-1].method is Method.ITERATIVE
+    assert reconsidered(chosen, 2_000, 0.1) is chosen, "iterating takes few steps at this noise"
+    revised = reconsidered(chosen, 2_000, 1e-4)
+    assert revised.stages[-1].method is revised.conditioning.method is Method.DIRECT
+    assert revised.stages[:-1] == chosen.stages[:-1]
+    assert "from 2,000 rows on, direct: 2000 rows with noise of 0.0001 of the signal" in revised.revisions[0]
+    assert chosen.after(revised, 3.0, 20, None).outcome.revisions == revised.revisions
+
+
+def test_a_stage_that_was_asked_for_or_cannot_be_otherwise_is_not_reconsidered():
+    asked = plan(2_000, options=Options(method=Method.ITERATIVE))
+    assert reconsidered(asked, 2_000, 1e-6) is asked
+    exact = plan(50_000, exact_only=True)
+    assert reconsidered(exact, exact.stages[-1].rows, 1.0) is exact
+    tight = plan(2_000, memory=80_000_000)
+    assert reconsidered(tight, 2_000, 1e-6) is tight, "a factor would not fit"
+
+
+def test_many_rows_go_back_to_iterating_after_few_rows_were_given_up():
+    revised = plan(40_000, memory=100 * GB).revised(5_000, "forty iterations gained nothing")
+    assert revised.stages[-1].method is Method.DIRECT
+    again = reconsidered(revised, 40_000, 0.01)
+    assert again.stages[-1].method is again.conditioning.method is Method.ITERATIVE
+    assert len(again.revisions) == 2
+    few = plan(3_000).revised(1_500, "forty iterations gained nothing")
+    assert reconsidered(few, 3_000, 0.001) is few, "iterating would not be much cheaper, and has just failed"
 
 
 def test_a_plan_is_a_value_and_reads_well():

@@ -20,6 +20,7 @@ from kernelcg.inference.gaussian.drift import MeanKind
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.learning.criterion_value import CriterionValue, impossible
+from kernelcg.planning import Plan
 from kernelcg.solvers import Status
 
 
@@ -79,8 +80,21 @@ class SparseCriterion(ABC):
         """Return ∞: there is nothing more exact to be taken up."""
         return math.inf
 
+    @property
+    def plan(self) -> None:
+        """Return None: there is no plan."""
+        return None
+
+    def following(self, plan: Plan) -> Self:
+        """Return itself, which follows no plan."""
+        return self
+
     def directly(self, why: str) -> Self:
         """Return itself, which is exact."""
+        return self
+
+    def knowing(self, gp: Any) -> Self:
+        """Return itself: there is nothing to reconsider."""
         return self
 
     def on(self, rows: Tensor) -> Self:

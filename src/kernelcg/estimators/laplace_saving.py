@@ -122,7 +122,7 @@ def _machine(
     return {
         "gp": describe(posterior.gp),
         "plan": packed(machine.plan_),
-        "learning": packed(machine.learning_, leave_out=("gp",)),
+        "learning": packed(machine.learning_, leave_out=("gp", "plan")),
         "certificate": packed(machine.certificate_),
         "report": None if report is None else packed(report, tensors, f"{prefix}.report"),
         "data": packed(

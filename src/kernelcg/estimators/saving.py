@@ -131,7 +131,7 @@ def _contents(
         "n_features_in": int(estimator.n_features_in_),
         "feature_names_in": [str(name) for name in getattr(estimator, "feature_names_in_", [])],
         "plan": packed(estimator.plan_),
-        "learning": packed(estimator.learning_, leave_out=("gp",)),
+        "learning": packed(estimator.learning_, leave_out=("gp", "plan")),
     }
     if isinstance(estimator.certificate_, OutputsCertificate):
         header.update(packed_outputs(posterior, estimator.certificate_, tensors))

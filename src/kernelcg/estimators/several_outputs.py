@@ -8,6 +8,7 @@ from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.inference.learning.learn import Learned
 from kernelcg.inference.outputs.model import OutputProcesses, Outputs, labelled
 from kernelcg.inference.outputs.posterior import OutputsPosterior, joined_data
+from kernelcg.planning import Method
 
 Model = tuple[Regression, GaussianProcess] | tuple[Outputs, OutputProcesses]
 """Data and processes that belong together."""
@@ -55,7 +56,7 @@ def learned_one_by_one(
 ) -> Learned:
     """Learn the kernel and the noise of each output by itself; return the records as one."""
     found = [learn_one(j, problem.output(j), gp.output(j)) for j in range(len(gp))]
-    revised = [one.direct_from for one in found if one.direct_from is not None]
+    revised = [one.plan for one in found if one.plan is not None and one.plan.rows == len(problem)]
     return Learned(
         OutputProcesses.of([one.gp for one in found]),
         tuple(step for one in found for step in one.steps),
@@ -65,5 +66,5 @@ def learned_one_by_one(
         sum(one.seconds for one in found),
         sum(one.failures for one in found),
         any(one.stopped for one in found),
-        min(revised) if revised else None,
+        next((plan for plan in revised if plan.method is Method.DIRECT), revised[0] if revised else None),
     )

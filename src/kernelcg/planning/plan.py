@@ -52,7 +52,7 @@ class Stage:
     bytes: int
     reason: str
     asked: bool = False
-    """Whether the user asked for this method: it is then kept, whatever turns out."""
+    """Whether the user asked for this method or the criterion needs it: it is then kept, whatever turns out."""
     patience: int | None = None
     """Evaluations by iteration after which exact ones are taken up, since they would have cost no more."""
 
@@ -101,6 +101,7 @@ class Plan:
     pricing : what choices and expectations rest on: rates of the machine, the price of the kernel
     revisions : what learning decided otherwise so far, and why
     outcome : what really happened; None before
+    parameters : hyperparameters that are learned
     """
 
     rows: int
@@ -123,6 +124,7 @@ class Plan:
     revisions: tuple[str, ...] = ()
     outcome: Outcome | None = None
     systems: int = 1
+    parameters: int = 0
 
     @property
     def method(self) -> Method:

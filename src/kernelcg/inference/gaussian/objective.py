@@ -50,6 +50,10 @@ class Objective(PlannedCriterion):
         """Whether it has to be: drawn from P ⪯ A, k probes are known to cost p / 2k nats."""
         return False
 
+    def relative_noise(self, gp: GaussianProcess) -> float:
+        """Return the learned variance of the noise relative to the mean variance of the process at the data."""
+        return relative_noise(gp, self.problem.X)
+
     def lean(self, trail: Trail) -> Trail:
         """Return a trail as it can be stored."""
         return trail.lean()
@@ -79,6 +83,12 @@ class Objective(PlannedCriterion):
         work = problem.workload(in_stages=self.learns_in_stages, exact_only=self.criterion == CriterionName.LOO)
         options = Options(method_named(self.method), probes=numerics.probes, seed=numerics.seed)
         return planned(work, options, Resources.of(problem.backend, problem.X.device, problem.pricing))
+
+
+def relative_noise(gp: GaussianProcess, X: Tensor) -> float:
+    """Return the variance of the noise relative to the mean variance of the process at X; 1 where that is zero."""
+    signal = float(gp.kernel.diagonal(X).detach().mean())
+    return gp.noise.variance.item() / signal if signal > 0 else 1.0
 
 
 def log_prior(gp: Parametric) -> tuple[float, Tensor]:

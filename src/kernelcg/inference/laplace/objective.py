@@ -35,6 +35,9 @@ class LaplaceObjective(PlannedCriterion):
         """Whether there is any: the noise of probes has no known relation to the information in the data here."""
         return not self.is_direct
 
+    def relative_noise(self, gp: LatentProcess) -> None:
+        """Return nothing: the noise is part of the likelihood."""
+
     def lean(self, trail: LaplaceTrail) -> LaplaceTrail:
         """Return a trail as it can be stored: it is lean already."""
         return trail

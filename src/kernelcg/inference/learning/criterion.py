@@ -15,6 +15,7 @@ from kernelcg.inference.learning.criterion_value import CriterionValue
 from kernelcg.inference.learning.default_priors import Priors
 from kernelcg.inference.learning.lbfgs import Point
 from kernelcg.parameters import Parametric
+from kernelcg.planning import Plan
 from kernelcg.solvers import Status
 
 
@@ -48,8 +49,18 @@ class Criterion(Protocol):
     def patience(self) -> float:
         """Return after how many evaluations by iteration exact ones are taken up."""
 
+    @property
+    def plan(self) -> Plan | None:
+        """Return the plan that it follows, if there is one."""
+
+    def following(self, plan: Plan) -> Self:
+        """Return the criterion by another plan."""
+
     def directly(self, why: str) -> Self:
         """Return the criterion with exact evaluations from so many rows on, as far as the memory allows."""
+
+    def knowing(self, gp: Any) -> Self:
+        """Return the criterion with its plan reconsidered: a part of the rows has led to these hyperparameters."""
 
     def seeded(self, seed: int) -> Self:
         """Return the criterion with other probes."""

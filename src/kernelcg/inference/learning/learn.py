@@ -16,7 +16,7 @@ from kernelcg.inference.learning.given_optimizer import Evaluations, GivenOptimi
 from kernelcg.inference.learning.lbfgs import Point
 from kernelcg.inference.learning.optimizer import Optimizer
 from kernelcg.inference.learning.origin import Origin
-from kernelcg.inference.learning.stages import HOPELESS, Staged
+from kernelcg.inference.learning.stages import Staged
 from kernelcg.inference.learning.state import (
     Outcome,
     Stage,
@@ -49,8 +49,8 @@ class Learned:
     """Evaluations whose linear solves did not converge."""
     stopped: bool = False
     """Whether a listener ended it."""
-    direct_from: int | None = None
-    """Rows from which on evaluations were exact though that was not planned, if any."""
+    plan: Plan | None = None
+    """The plan as learning revised it, if it did."""
     default_log_prior: float | None = None
     """Log density of the default priors here, relative to where they are flat; None if there were none."""
     findings: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class Learned:
 
     def revised(self, plan: Plan) -> Plan:
         """Return the plan with what learning found out."""
-        return plan if self.direct_from is None else plan.revised(self.direct_from, HOPELESS)
+        return self.plan or plan
 
 
 class Way(Protocol):
@@ -170,8 +170,8 @@ def learn(
                 taken = StepTaken(state.steps[-1], replace(state, at=way.lean(state.at)))
                 tell(search.callback, EventKind.STEP, taken, search.began)
     except StopRequested as stop:
-        revised = state.at.direct_from if isinstance(state.at, StagedState) else None
-        outcome = Outcome(way.best_so_far(state.at), False, str(stop), stopped=True, direct_from=revised)
+        revised = state.at.plan if isinstance(state.at, StagedState) else None
+        outcome = Outcome(way.best_so_far(state.at), False, str(stop), stopped=True, plan=revised)
     learned = _learned(search, outcome, state.steps, state.evaluations, state.failures)
     return _told(learned, timed(callback, now), now)
 
@@ -237,7 +237,7 @@ def _learned(search: Search, outcome: Outcome, steps: tuple[Step, ...], evaluati
         search.seconds,
         failures,
         stopped,
-        outcome.direct_from,
+        outcome.plan,
         default_log_prior=None if priors is None else priors.log_density(gp)[0],
         findings=() if priors is None else priors.findings(gp),
     )

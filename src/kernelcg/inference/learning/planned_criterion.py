@@ -1,7 +1,7 @@
 """What criteria that follow a plan have in common, whatever they compute."""
 
 import math
-from abc import ABC
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any, Self
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.planning.plan import Method, Plan, Stage
+from kernelcg.planning.planner import reconsidered
 
 
 class PlannedCriterion(ABC):
@@ -42,9 +43,21 @@ class PlannedCriterion(ABC):
         """Return the criterion on some of the rows, by the method planned for so many."""
         return replace(self, problem=self.problem.subset(rows))  # type: ignore[type-var]  # subclasses are dataclasses
 
+    def following(self, plan: Plan) -> Self:
+        """Return the criterion by another plan."""
+        return replace(self, plan=plan)  # type: ignore[type-var]
+
     def directly(self, why: str) -> Self:
         """Return the criterion with exact evaluations from so many rows on, as far as the memory allows."""
-        return replace(self, plan=self.plan.revised(len(self.problem), why))  # type: ignore[type-var]
+        return self.following(self.plan.revised(len(self.problem), why))
+
+    def knowing(self, gp: Any) -> Self:
+        """Return the criterion with its plan reconsidered: a part of the rows has led to these hyperparameters."""
+        return self.following(reconsidered(self.plan, len(self.problem), self.relative_noise(gp)))
+
+    @abstractmethod
+    def relative_noise(self, gp: Any) -> float | None:
+        """Return the variance of the noise relative to that of the process; None where there is no such number."""
 
     def seeded(self, seed: int) -> Self:
         """Return the criterion with other probes."""

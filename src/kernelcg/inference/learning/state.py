@@ -8,6 +8,7 @@ from torch import Tensor
 
 from kernelcg.inference.learning.lbfgs import Ascent, Curvature
 from kernelcg.inference.learning.origin import Origin
+from kernelcg.planning import Plan
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class StagedState:
     starts : log hyperparameters from which this stage is searched, one after the other
     curvature : what earlier stages know of it
     stage : number of the part of the data, the smallest being 0; their count once learning has ended
-    direct_from : rows from which on the criterion is evaluated directly though that was not planned, if any
+    plan : the plan in force, if what was found out has revised the one that learning began with
     ended : the searches of this stage that have ended, without their trails
     ascent : the one under way; None before it has begun
     """
@@ -51,7 +52,7 @@ class StagedState:
     starts: tuple[Tensor, ...]
     curvature: Curvature = Curvature()
     stage: int = 0
-    direct_from: int | None = None
+    plan: Plan | None = None
     ended: tuple[Ascent[Any], ...] = ()
     ascent: Ascent[Any] | None = None
 
@@ -106,5 +107,5 @@ class Outcome:
     converged: bool
     reason: str
     stopped: bool = False
-    direct_from: int | None = None
-    """Rows from which on evaluations were exact though that was not planned, if any."""
+    plan: Plan | None = None
+    """The plan as learning revised it, if it did."""

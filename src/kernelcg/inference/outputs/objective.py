@@ -10,6 +10,7 @@ from kernelcg.events import Listener
 from kernelcg.inference.gaussian.likelihood_by_cholesky import direct_estimate
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics, Trail, iterative_estimate
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
+from kernelcg.inference.gaussian.objective import relative_noise
 from kernelcg.inference.learning.criterion_value import CriterionValue
 from kernelcg.inference.learning.planned_criterion import PlannedCriterion
 from kernelcg.inference.outputs.model import OutputProcesses, Outputs, first_failure
@@ -44,6 +45,10 @@ class OutputsObjective(PlannedCriterion):
     def measures_noise(self) -> bool:
         """Whether it has to be: as for one output, k probes are known to cost p / 2k nats."""
         return False
+
+    def relative_noise(self, gp: OutputProcesses) -> float:
+        """Return the least noise of an output, relative to the mean variance of its process at the data."""
+        return min(relative_noise(gp.output(j), self.problem.X) for j in range(len(gp)))
 
     def lean(self, trail: OutputsTrail) -> OutputsTrail:
         """Return a trail as it can be stored."""

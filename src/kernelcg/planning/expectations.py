@@ -1,0 +1,251 @@
+"""What each way of fitting is expected to take: evaluations, seconds and bytes, from sizes and the machine's rates.
+
+The constants were set by `benchmarks/plan_against_reality.py`, with one thread and processor time.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from kernelcg.backends.memory import FOR_BOUND, FOR_PRECONDITIONER
+from kernelcg.planning.costs import Costs, stored_product
+from kernelcg.planning.plan import Family, Method, Precision, Storage
+from kernelcg.planning.ranks import LEAST_RANK, bound_rank
+from kernelcg.planning.workload import Options, Resources, Workload
+
+# evaluations of the criterion
+
+PART_EVALUATIONS, EXACT_EVALUATIONS, ESTIMATED_EVALUATIONS = (6.0, 0.5), (4.0, 1.3), (4.0, 0.3)
+"""Evaluations of a stage, beside so many for each hyperparameter: on a part of the rows, exact ones on all rows, and
+estimated ones on all rows, which the noise of the estimate ends earlier."""
+
+FIRST_EVALUATIONS = 4.0
+"""Further ones in the first stage, which knows no curvature yet."""
+
+LITTLE_NOISE, MOST_MISLED = 0.02, 4.0
+"""Noise relative to the signal below which estimated gradients mislead the search. It then takes (this / noise)^¼ times
+the evaluations, up to a limit."""
+
+# iterations of a solve
+
+USUAL_NOISE, NOISE_OF_MANY_FEATURES, MANY_FEATURES = 0.05, 0.005, 15
+"""Noise relative to the signal that is assumed as long as nothing is known of it: with many features a process can come
+near to interpolating a part of the rows."""
+
+ITERATIONS_AT_NOISE_1, MOST_ITERATIONS = 3.5, 80.0
+"""Iterations of a preconditioned solve are this over √noise, up to a limit where a stronger preconditioner is made."""
+
+FEW_FEATURES, EASE = 3, 0.5
+"""With so few features neighbours make a good preconditioner, and a solve takes this part of the iterations."""
+
+CONDITIONING = 2.0
+"""A solve that conditions the process takes so many times the iterations of one in learning: it is more accurate."""
+
+REBUILDS = 0.3
+"""Preconditioners that are made anew, for each evaluation."""
+
+IN_VAIN, TRIAL = 0.3, 4
+"""Iterations before a factorisation that was the cheaper way, as a part of its time, and how many there are always."""
+
+BOUNDS = 2.0
+"""Low-rank factors that an estimated evaluation computes for its probes and their gradient."""
+
+NEWTON_STEPS = 7.0
+"""Systems that Laplace's mode takes, each from the solution of the one before."""
+
+# seconds beside the arithmetic
+
+EVALUATION_OVERHEAD, ESTIMATION_OVERHEAD, ITERATION_OVERHEAD = 1.5e-3, 9e-3, 1.0
+"""Seconds of Python in an exact and in an estimated evaluation; steps of the profile in an iteration of a block."""
+
+OWN_KERNEL_SECONDS = 0.15
+"""Seconds that the first gradient of a user's own formula takes beside its arithmetic, once."""
+
+HALF_SPEED = 1500
+"""Rows at which a factorisation has half of the speed that it has with many."""
+
+# bytes
+
+IN_PLACE_ROWS = 3000
+"""Rows above which a factorisation overwrites its matrix."""
+
+MATRICES, FEWER_A_ROW, MATRICES_IN_PLACE, LAPLACE_MATRICES = 5.5, 7e-4, 1.8, 5.0
+"""Matrices of n² numbers that an exact evaluation holds at once: of few rows, and by how many fewer for each row, since
+allocators return large matrices to the system at once and small ones late; in place; and of Laplace's."""
+
+OWN_KERNEL_MATRICES, OWN_KERNEL_BYTES = 1.5, 60_000_000
+"""Further ones for a user's own formula, and the memory of the library that differentiates it."""
+
+SOLVE_MATRICES = 4.0
+"""Matrices of n² numbers where the solve of an estimated evaluation is a factorisation."""
+
+BLOCKS = 40
+"""Blocks of n numbers a column that an iterative evaluation holds: solutions, directions, residuals, their copies."""
+
+RANK_BLOCKS, BOUND_BLOCKS = 6, 4
+"""Blocks of n × rank numbers that exist together while a preconditioner is factored, and of those of the bound."""
+
+USUAL_RANK, RANK_OF_FEW_FEATURES, USUAL_NEIGHBOURS, NUMBERS_PER_NEIGHBOUR = 512, 256, 60, 14
+"""The largest preconditioner that is chosen as a rule, and numbers of eight bytes for each entry of its sparse part."""
+
+STORED_SHARE = 0.25
+"""Part of the memory that K may take to be stored for products."""
+
+OVERHEAD_BYTES = 8_000_000
+"""What libraries allocate for themselves in a first fit: threads, buffers, code."""
+
+
+@dataclass(frozen=True)
+class Expectations:
+    """What one work takes with these options and resources."""
+
+    work: Workload
+    options: Options
+    resources: Resources
+
+    # evaluations and iterations
+
+    def evaluations(self, method: Method, *, first: bool, last: bool) -> float:
+        """Return how many evaluations of the criterion a stage is expected to take."""
+        exact = method is Method.DIRECT
+        some, each = PART_EVALUATIONS if not last else EXACT_EVALUATIONS if exact else ESTIMATED_EVALUATIONS
+        count = some + each * self.work.parameters
+        misled = (LITTLE_NOISE / max(self._noise(), 1e-12)) ** 0.25 if last and not exact else 1.0
+        return count * min(max(misled, 1.0), MOST_MISLED) + (FIRST_EVALUATIONS if first else 0.0)
+
+    def iterations(self) -> float:
+        """Return how many iterations a preconditioned solve in learning takes: the less noise, the more."""
+        ease = EASE if self.work.features <= FEW_FEATURES else 1.0
+        return ease * min(ITERATIONS_AT_NOISE_1 / math.sqrt(max(self._noise(), 1e-12)), MOST_ITERATIONS)
+
+    def _noise(self) -> float:
+        """Return the noise relative to the signal, as it is known or usual."""
+        if self.work.noise is not None:
+            return self.work.noise
+        return NOISE_OF_MANY_FEATURES if self.work.features >= MANY_FEATURES else USUAL_NOISE
+
+    # seconds
+
+    def learning(self, rows: int, method: Method) -> float:
+        """Return the seconds of learning on so many rows, the last ones."""
+        return self.evaluations(method, first=False, last=True) * self.evaluation(rows, method)
+
+    def evaluation(self, rows: int, method: Method) -> float:
+        """Return the seconds of one evaluation of the criterion with its gradient, for all systems."""
+        return self.work.systems * self._evaluation_of_one(rows, method)
+
+    def _evaluation_of_one(self, rows: int, method: Method) -> float:
+        profile, price, d = self.resources.pricing.profile, self.resources.pricing.price, self.work.features
+        laplace, N = self.work.family is Family.LAPLACE, rows * self.work.values
+        if method is Method.DIRECT:
+            inverse = N**3 / 3 / (0.9 * profile.multiply)
+            factors = (NEWTON_STEPS if laplace else 1.0) * self._factor(N)
+            entries = rows**2 * price.entry(profile, d)
+            return factors + inverse + entries + price.gradient(profile, rows, d, 1) + EVALUATION_OVERHEAD
+        newton = NEWTON_STEPS * self.iterations() * self._iteration(rows, self.work.values) if laplace else 0.0
+        gradient = price.gradient(profile, rows, d, self._block())
+        probes = BOUNDS * self._low_rank(rows, LEAST_RANK)
+        return newton + self._solve(rows)[0] + gradient + probes + ESTIMATION_OVERHEAD
+
+    def conditioning(self, rows: int, method: Method) -> float:
+        """Return the seconds of conditioning on so many rows, with the certificate, for all systems."""
+        return self.work.systems * self._conditioning_of_one(rows, method)
+
+    def _conditioning_of_one(self, rows: int, method: Method) -> float:
+        N, steps = rows * self.work.values, NEWTON_STEPS if self.work.family is Family.LAPLACE else 1.0
+        if method is Method.DIRECT:
+            return steps * self._factor(N) + self._entries(rows) + 2 * EVALUATION_OVERHEAD + self._own_kernel()
+        if self._solve(rows)[1]:
+            return (1 + IN_VAIN) * steps * self._direct_solve(rows) + ESTIMATION_OVERHEAD + self._own_kernel()
+        iterations = CONDITIONING * self.iterations()
+        certificate = 0.5 * iterations * self._iteration(rows, max(self.options.probes, 2))
+        solve = steps * iterations * self._iteration(rows, self.work.columns * self.work.values)
+        bound = self._low_rank(rows, bound_rank(rows, FOR_BOUND * self.resources.budget))
+        return self._building(rows) + solve + certificate + bound + self._own_kernel()
+
+    def _solve(self, rows: int) -> tuple[float, bool]:
+        """Return the seconds of the block solve of an evaluation, and whether a factorisation is its cheaper way."""
+        stored = self._entries(rows) if self.storage(rows) is Storage.STORED else 0.0
+        iterating = self.iterations() * self._iteration(rows, self._block()) + REBUILDS * self._building(rows) + stored
+        factorising = (1 + IN_VAIN) * self._direct_solve(rows) + TRIAL * self._iteration(rows, self._block())
+        fits = 2 * SOLVE_MATRICES * 8 * (rows * self.work.values) ** 2 <= self.resources.budget
+        return (factorising, True) if fits and factorising < iterating else (iterating, False)
+
+    def _direct_solve(self, rows: int) -> float:
+        return self._factor(rows * self.work.values) + self._entries(rows)
+
+    def _factor(self, N: int) -> float:
+        """Return the seconds of a Cholesky factorisation."""
+        profile = self.resources.pricing.profile
+        return N**3 / 6 / max(profile.factorise, 0.6 * profile.multiply * N / (N + HALF_SPEED))
+
+    def _entries(self, rows: int) -> float:
+        pricing = self.resources.pricing
+        return rows**2 * pricing.price.entry(pricing.profile, self.work.features)
+
+    def _iteration(self, rows: int, k: int) -> float:
+        pricing, stored = self.resources.pricing, self.storage(rows) is Storage.STORED
+        costs = pricing.costs(rows, self.work.features, k, self._dtype(), stored=stored)
+        return costs.iteration(LEAST_RANK, 30) + ITERATION_OVERHEAD * pricing.profile.step
+
+    def _dtype(self) -> torch.dtype:
+        """Return the precision that most products have: Newton's method works in float64, other solves as asked."""
+        double = self.options.precision is Precision.FLOAT64 or self.work.family is Family.LAPLACE
+        return torch.float64 if double else torch.float32
+
+    def _building(self, rows: int) -> float:
+        return self._low_rank(rows, LEAST_RANK) + self._costs(rows).local(LEAST_RANK, 30)
+
+    def _low_rank(self, rows: int, rank: int) -> float:
+        return self._costs(rows).low_rank(min(rank, rows))
+
+    def _costs(self, rows: int) -> Costs:
+        return self.resources.pricing.costs(rows, self.work.features, self._block(), torch.float64)
+
+    def _block(self) -> int:
+        return (self.work.columns + self.options.probes) * self.work.values
+
+    def _own_kernel(self) -> float:
+        return OWN_KERNEL_SECONDS if self._has_own_formula() else 0.0
+
+    def _has_own_formula(self) -> bool:
+        return self.resources.pricing.price.seconds > 0
+
+    # bytes
+
+    def storage(self, rows: int) -> Storage:
+        """Return whether K is stored for products: where it takes little of the memory and saves time."""
+        if 8 * rows**2 > STORED_SHARE * self.resources.budget:
+            return Storage.RECOMPUTED
+        k, profile, price = self._block(), self.resources.pricing.profile, self.resources.pricing.price
+        k = 1 if self.work.family is Family.LAPLACE else k  # most products of Newton's method have one column
+        computed = price.product(profile, rows, self.work.features, k, self._dtype())
+        made = self._entries(rows) / self.iterations()
+        return Storage.STORED if stored_product(profile, rows, k) + made < computed else Storage.RECOMPUTED
+
+    def bytes(self, rows: int, method: Method, storage: Storage) -> int:
+        """Return the memory that a stage takes at its largest."""
+        N, systems = rows * self.work.values, self.work.systems
+        held = OVERHEAD_BYTES + 8 * (rows * 3 * self.work.features + 12 * N * self.work.columns)
+        held += OWN_KERNEL_BYTES if self._has_own_formula() else 0
+        if method is Method.DIRECT:
+            return int(held + (self._matrices(N) + systems - 1) * 8 * N * N)
+        held += BLOCKS * 8 * N * (self.work.columns + self.options.probes)
+        if self._solve(rows)[1]:
+            bounds = systems * BOUND_BLOCKS * 8 * rows * min(LEAST_RANK, rows)
+            return int(held + (SOLVE_MATRICES + systems - 1) * 8 * N**2 + bounds)
+        held += 8 * rows**2 if storage is Storage.STORED else 0
+        left = max(self.resources.budget - held, 0)
+        held += systems * 8 * rows * BOUND_BLOCKS * bound_rank(rows, FOR_BOUND * left / systems)
+        rank = RANK_OF_FEW_FEATURES if self.work.features <= FEW_FEATURES else USUAL_RANK
+        numbers = RANK_BLOCKS * min(rank, rows) + NUMBERS_PER_NEIGHBOUR * (USUAL_NEIGHBOURS + 1)
+        return int(held + min(systems * 8 * rows * numbers, FOR_PRECONDITIONER * left))
+
+    def _matrices(self, N: int) -> float:
+        """Return how many N × N matrices an exact evaluation holds at its largest."""
+        own = OWN_KERNEL_MATRICES if self._has_own_formula() else 0.0
+        if self.work.family is Family.LAPLACE:
+            return LAPLACE_MATRICES + own
+        small = self.work.exact_only or N <= IN_PLACE_ROWS
+        return own + (max(MATRICES - FEWER_A_ROW * N, 3.0) if small else MATRICES_IN_PLACE)
