@@ -46,7 +46,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What predictions from one place are worth; ``seconds`` is training plus conditioning."""
+    """How good the predictions with one set of hyperparameters are; ``seconds`` is training plus conditioning."""
 
     step: int
     training_seconds: float
@@ -58,7 +58,7 @@ class Evaluation:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What one method came to on one split; ``gp`` is the last process within the budget."""
+    """The result of one method on one split; ``gp`` is the last process that it learned within the budget."""
 
     method: Method
     status: str

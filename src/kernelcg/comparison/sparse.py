@@ -31,7 +31,7 @@ class Evidence:
     value: Tensor
     status: Status = Status.CONVERGED
     trail: Any = None
-    """What helps the next evaluation nearby."""
+    """Results of an evaluation that make the next one nearby cheaper."""
 
 
 class SparseCriterion(ABC):
@@ -67,7 +67,7 @@ class SparseCriterion(ABC):
 
     @property
     def measures_noise(self) -> bool:
-        """Whether there is any to be measured."""
+        """Whether standard errors must be measured: there is no noise."""
         return False
 
     @property

@@ -35,7 +35,7 @@ KERNELS = ("iso", "ARD")
 
 
 class Scores(NamedTuple):
-    """What predictions are worth: RMSE or share of wrong labels, and the mean of −log p(y) over the test rows."""
+    """How good predictions are: RMSE or share of wrong labels, and the mean of −log p(y) over the test rows."""
 
     error: float
     nll: float

@@ -18,7 +18,7 @@ class Prepared(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return what was done beyond the formula, such as jitter."""
+        """Return what was changed beside the formula, such as jitter, in words."""
         ...
 
     @property
@@ -40,7 +40,7 @@ class Preconditioner(ABC):
     """
 
     COST: ClassVar[str]
-    """What building and applying cost in n data, m rank, q neighbours, k columns."""
+    """The cost of building and of applying it, in terms of n rows, rank m, q neighbours and k columns."""
 
     IN_PAPER: ClassVar[bool] = False
     """Whether it is one of the eight of Cutajar et al. (2016)."""

@@ -38,7 +38,7 @@ class LowRankAndRemainder:
     setup_products: int = 0
     """Columns that were multiplied with K in the preparation."""
     notes: tuple[str, ...] = ()
-    """What was done beyond the formula, such as jitter."""
+    """Changes that were made beside the formula, such as jitter, in words."""
 
     @property
     def rank(self) -> int:

@@ -47,7 +47,7 @@ class Objective(PlannedCriterion):
 
     @property
     def measures_noise(self) -> bool:
-        """Whether it has to be: drawn from P ⪯ A, k probes are known to cost p / 2k nats."""
+        """Whether standard errors must be measured: no, k probes drawn from P ⪯ A are known to cost p / 2k nats."""
         return False
 
     def relative_noise(self, gp: GaussianProcess) -> float:

@@ -23,7 +23,7 @@ class LaplaceObjective(PlannedCriterion):
     learns_in_stages: bool = True
     """Whether learning begins with a part of the rows: a subset shows the way at a fraction of the cost."""
     plan: Plan = UNPLANNED
-    """As in `Objective`."""
+    """How each part of the rows is evaluated; if it is not given, it is made for these data, ``method`` and stages."""
 
     def __post_init__(self) -> None:
         if self.plan is UNPLANNED:
@@ -32,7 +32,7 @@ class LaplaceObjective(PlannedCriterion):
 
     @property
     def measures_noise(self) -> bool:
-        """Whether there is any: the noise of probes has no known relation to the information in the data here."""
+        """Whether standard errors must be measured: they have no known relation to the information in the data here."""
         return not self.is_direct
 
     def relative_noise(self, gp: LatentProcess) -> None:

@@ -20,7 +20,7 @@ from kernelcg.solvers import Status
 
 
 class Criterion(Protocol):
-    """What can be maximised: `Objective` and `LaplaceObjective`."""
+    """A function of the hyperparameters that learning maximises, such as `Objective` and `LaplaceObjective`."""
 
     @property
     def problem(self) -> Any:

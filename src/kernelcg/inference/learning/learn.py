@@ -39,7 +39,7 @@ class Learned:
     """The hyperparameters found, the way there, and whether the search ended by itself."""
 
     gp: Any
-    """Of the type that learning started with."""
+    """The process with the hyperparameters found, of the same type as the one that learning started with."""
     steps: tuple[Step, ...]
     evaluations: int
     converged: bool
