@@ -71,9 +71,9 @@ class RegressionAnswers(GaussianEstimator):
 
         Parameters
         ----------
-        return_std, return_cov : standard deviation or covariance as well. The variance behind a standard deviation is an
-            estimate, off by no more than about 1 % of itself and the noise; ``posterior_.predict(points,
-            variance=True).variance_error`` estimates its error point by point, and with ``return_bound`` it is bracketed
+        return_std, return_cov : standard deviation or covariance as well. The variance behind a standard deviation is
+            an estimate, off by about 1 % of itself and the noise at most. ``variance_error`` of
+            ``posterior_.predict(points, variance=True)`` estimates the error of each; ``return_bound`` brackets it
         return_bound : certified numerical errors as well, a `Bounds`
         include_noise : whether they are those of a new observation, with the learned noise (known variances of the
             training data do not count), or of the function without noise
