@@ -97,7 +97,7 @@ def some(**changes):
 
 
 def test_verdicts():
-    sure = {"mean_error": 1e-5, "error_at_data": 1e-6, "noise": 0.1, "spread": 1.0}
+    sure = {"mean_error": 1e-5, "error_at_data": 1e-6, "noise": 0.01, "spread": 1.0}
     assert some(**sure).verdict is Verdict.CERTIFIED
     assert some(**{**sure, "mean_error": 0.05}).verdict is Verdict.CERTIFIED
     assert some(**{**sure, "mean_error": 0.05, "error_at_data": 0.02}).verdict is Verdict.UNINFORMATIVE
@@ -107,8 +107,9 @@ def test_verdicts():
 
 
 def test_words():
-    sure = {"mean_error": 2e-4, "error_at_data": 1e-6, "noise": 0.2, "spread": 1.0, "rounding_floor": 1e-4}
+    sure = {"mean_error": 2e-4, "error_at_data": 1e-4, "noise": 0.2, "spread": 1.0, "rounding_floor": 1e-4}
     assert str(some(**sure)).startswith("certified: the mean is exact to 0.0002 (0.1 % of the noise)\n")
+    sure = {**sure, "error_at_data": 1e-6}
     partly = str(some(**{**sure, "mean_error": 0.05, "noise": 0.01}))
     assert partly.startswith(
         "certified: at the data the mean is exact to 1e-06 (0.01 % of the noise), elsewhere to 0.05 (5 % of the spread"

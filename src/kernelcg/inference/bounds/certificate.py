@@ -12,8 +12,8 @@ from kernelcg.inference.bounds.verdict import Verdict
 from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.solvers import Status
 
-OF_NOISE, OF_SPREAD = 0.1, 1e-4
-"""Error of the mean that is small: a tenth of the standard deviation of the noise, or 1e-4 of that of y."""
+OF_NOISE, OF_SPREAD = 0.01, 1e-4
+"""Error of the mean that is small: a hundredth of the standard deviation of the noise, or 1e-4 of that of y."""
 
 ELSEWHERE = 0.1
 """Error of the mean away from the data, in standard deviations of y, beside which a small one at the data counts."""
@@ -94,8 +94,8 @@ class Certificate:
         return "\n".join([first, solve, *([] if math.isnan(self.log_marginal_likelihood) else [self._evidence()])])
 
     def _known(self) -> str:
-        """Say how well the mean is known: everywhere, or where that is not well at the data and elsewhere."""
-        if self._is_small(self.mean_error):
+        """Say how well the mean is known: everywhere, or at the data and elsewhere where that differs."""
+        if self._is_small(self.mean_error) and self.error_at_data > 0.1 * self.mean_error:
             return f"the mean is exact to {self._amount(self.mean_error)}"
         return (
             f"at the data the mean is exact to {self._amount(self.error_at_data)}, elsewhere to "
@@ -188,6 +188,21 @@ def errors_at_data(posterior: Posterior) -> Tensor:
     noise, drift = posterior.A.diagonal.sqrt()[:, None], posterior.drift_bounds()
     errors = noise * (weights.error + drift.right + drift.coefficients)
     errors = errors + weights.R.abs() + rounding.of_residual(weights)
-    errors = errors + STANDARDISED * UNIT_ROUNDOFF * problem.Y.abs() + rounding.of_mean(rounding.root, weights.X)
     sizes = posterior.beta.abs() + problem.ordinary.abs()
-    return (errors + STANDARDISED * error_of_drift(problem.drift, problem.X) @ sizes).amax(0)
+    of_Y = STANDARDISED * (UNIT_ROUNDOFF * problem.Y.abs() + error_of_drift(problem.drift, problem.X) @ sizes)
+    return (errors + of_Y + _evaluation_at_data(posterior, of_Y)).amax(0)
+
+
+def _evaluation_at_data(posterior: Posterior, of_Y: Tensor) -> Tensor:
+    """Return (n, c) how far rounding may move the mean at the data, Ka + Hβ = Y − r − Da.
+
+    Where the general bound is visible beside the noise, the two sides are compared.
+    """
+    weights, problem, rounding = posterior.weights, posterior.problem, posterior.rounding
+    bound = rounding.of_mean(rounding.root, weights.X)
+    if float(bound.max()) <= 1e-3 * math.sqrt(posterior.A.spectrum_floor()):
+        return bound
+    scaled = posterior.A.diagonal[:, None] * weights.X
+    off = (posterior.mean(problem.X) - (problem.Y - weights.R - scaled)).abs()
+    off = off + rounding.of_residual(weights) + of_Y + 4 * UNIT_ROUNDOFF * (weights.R.abs() + scaled.abs())
+    return torch.minimum(bound, off)

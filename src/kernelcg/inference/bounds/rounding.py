@@ -53,6 +53,8 @@ class Rounding:
     diagonal: Tensor  # (n,) D
     root: Tensor  # (n,) √k_ii
     gamma: float
+    sums: float
+    """The same for sums of products in float64 that no entry of K is part of."""
 
     @classmethod
     def of(cls, A: KernelPlusDiagonal) -> "Rounding":
@@ -62,8 +64,9 @@ class Rounding:
     @classmethod
     def with_lengths(cls, A: KernelPlusDiagonal, lengths: float, roundoff: float) -> "Rounding":
         """Return that of arithmetic with this unit roundoff, where `Kernel.rounding_lengths` are no longer."""
-        units = ENTRY_ERROR + 2 * math.sqrt(len(A)) + 4 * lengths
-        return cls(A.diagonal, A.kernel_diagonal().clamp_min(0).sqrt(), min(units * roundoff, ENTIRELY_WRONG))
+        units = ENTRY_ERROR + 2 * math.sqrt(len(A))
+        gamma = min((units + 4 * lengths) * roundoff, ENTIRELY_WRONG)
+        return cls(A.diagonal, A.kernel_diagonal().clamp_min(0).sqrt(), gamma, units * UNIT_ROUNDOFF)
 
     def norm(self, delta: Tensor) -> Tensor:
         """Return (k,) upper bounds ‖D^-½ δ‖ of (δᵀA⁻¹δ)^½."""
@@ -100,19 +103,19 @@ class Rounding:
     def of_projections(self, V: Tensor, solved: "Certified") -> Tensor:
         """Return (t, k) how far vᵀr of the residuals of a solution may be off: |v|ᵀ|δr|, and γ |v|ᵀ|r| for the sum."""
         V = V.abs().T
-        return V @ self.of_residual(solved) + self.gamma * (V @ solved.R.abs())
+        return V @ self.of_residual(solved) + self.sums * (V @ solved.R.abs())
 
-    def of_gram(self, H: Tensor, H_error: Tensor, G: Tensor) -> Tensor:
-        """Return (b,) numbers e with |zᵀMz| ≤ b Σ e_i z_i² for the error M of HᵀG + Gᵀ(H − AG).
+    def of_gram(self, H: Tensor, H_error: Tensor, G: Tensor, gamma: float) -> Tensor:
+        """Return (b,) numbers e with |zᵀMz| ≤ b Σ e_i z_i² for the error M of HᵀG + Gᵀ(H − AG), its residual with γ.
 
         The residual gives M_ij up to γ (s_i s_j + g_i g_j), s_i = Σ_l √k_ll |G_li| and g_i = ‖D^½G_i‖, the sums and the
         error of H up to p_i g_j + p_j g_i, p_i = γ ‖D^-½H_i‖ + ‖D^-½δH_i‖, and (Σ|z|p)(Σ|z|g) is at most half of
         b Σ z² (t p² + g² / t) for any t.
         """
         s, g = self.root @ G.abs(), (self.diagonal[:, None] * G.square()).sum(0).sqrt()
-        p = self.gamma * self.norm(H) + self.norm(H_error)
+        p = self.sums * self.norm(H) + self.norm(H_error)
         t = (g.norm() / p.norm()).clamp_min(1e-150)
-        return self.gamma * (s + g).square() + t * p.square() + g.square() / t
+        return gamma * (s + g).square() + t * p.square() + g.square() / t
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,10 +205,10 @@ class DriftBounds:
         error, floor = solved.error + of_H, solved.floor + of_H
         middle, lower, upper = _information(H, H_error, solved, error, rounding)
         e_norm, a = weights.error + right, weights.X
-        rounded = (H_error + rounding.gamma * H.abs()).T @ a.abs()  # (b, c)
+        rounded = (H_error + rounding.sums * H.abs()).T @ a.abs()  # (b, c)
         by_norm = _norms(lower, (H.T @ a).T) + _lengths(lower) @ rounded + e_norm
         own = (upper.norm(dim=1) + error)[:, None]  # ≥ ‖G_j‖_A
-        rounded = rounded + rounding.gamma * G.abs().T @ weights.R.abs() + own * (weights.floor + right)
+        rounded = rounded + rounding.sums * G.abs().T @ weights.R.abs() + own * (weights.floor + right)
         rounded = rounded + error[:, None] * e_norm
         by_solution = _norms(lower, (H.T @ a + G.T @ weights.R).T) + _lengths(lower) @ rounded
         return cls(right, torch.minimum(by_norm, by_solution), error, floor, middle, lower, upper)
@@ -227,14 +230,14 @@ def _information(
     G, b, one = solved.X, H.shape[1], torch.eye(H.shape[1], dtype=H.dtype, device=H.device)
     L = _nearest_factor(H.T @ G + G.T @ solved.R)
     T = torch.linalg.solve_triangular(L.T, one, upper=True)  # functions H T: TᵀŜT = I
-    e = b * rounding.of_gram(H @ T, H_error @ T.abs(), G @ T)
+    e = b * rounding.of_gram(H @ T, H_error @ T.abs(), G @ T, solved.gamma)
     S = T.T @ (H.T @ G + G.T @ solved.R) @ T
     e = e + b * (0.5 * (S + S.T) - one).abs().amax()  # what rounding, or making it definite, has moved
     upper = L * (1 + e + b * (error @ T.abs()).square()).sqrt()
     if bool((e < 1).all()):
         return L, L * (1 - e).sqrt(), upper
     size, largest = H.norm(dim=0).max(), rounding.root.square().sum() + rounding.diagonal.max()
-    wrong = 2 * b * size * (rounding.gamma * size + H_error.norm(dim=0).max())
+    wrong = 2 * b * size * (rounding.sums * size + H_error.norm(dim=0).max())
     lower = _factor((H.T @ H - wrong * one) / largest)
     return L, 1e-100 * one if lower is None else lower, upper  # 1e-100: nothing is known
 

@@ -81,7 +81,7 @@ def condition(
     beta, weights, report = _weights(problem, exact, solved, first, G, bound, rounding, stopping, callback)
     first_fit = fitted = Fitted(beta, weights, drift_weights)
     if report.status not in FATAL:
-        fitted = refined(problem, exact, first_fit, bound, rounding)
+        fitted = refined(problem, exact, first_fit, bound, rounding, solved.P)
         b = problem.centred - problem.H @ fitted.beta
         if fitted is not first_fit and report.status in NEARLY and _is_solved(problem, b, fitted.weights, stopping):
             note = "further refinement, with the residual in more digits, met the tolerance"

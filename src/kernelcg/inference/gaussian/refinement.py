@@ -1,6 +1,7 @@
 """Weights refined and certified further, where rounding or the residual left might be visible beside the noise."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -11,13 +12,20 @@ from kernelcg.inference.bounds.recomputed import LongDouble
 from kernelcg.inference.bounds.rounding import Certified, EnergyBound, Rounding, certified
 from kernelcg.inference.gaussian.model import Regression
 from kernelcg.inference.learning.criterion_value import generalised_least_squares
-from kernelcg.operators import KernelPlusDiagonal
-from kernelcg.solvers import CholeskyFactor
+from kernelcg.operators import Invertible, KernelPlusDiagonal
+from kernelcg.solvers import Stopping, solve
 
 NEGLIGIBLE = 1e-4
 """Part of the noise's standard deviation, and of the length of A⁻¹H_j, up to which an error needs no closer look."""
 
 REFINEMENTS = 3
+
+LARGEST_ERROR, LARGEST_ELSEWHERE = 0.01, 0.03
+"""Errors above which a solve that met its tolerance goes on: of the mean at the data, |r_i| + √D_ii ‖e‖_A, in standard
+deviations of the noise, and elsewhere, ‖e‖_A √k(x, x), in standard deviations of Y."""
+
+INNER = Stopping(rtol=1e-2)
+"""Each such step makes the residual a hundred times smaller."""
 
 WORTHWHILE = 0.7
 """A refinement that leaves more than this part of the error was the last."""
@@ -44,22 +52,48 @@ class Fitted:
 
 
 def refined(
-    problem: Regression, A: KernelPlusDiagonal, fitted: Fitted, bound: EnergyBound, rounding: Rounding
+    problem: Regression,
+    A: KernelPlusDiagonal,
+    fitted: Fitted,
+    bound: EnergyBound,
+    rounding: Rounding,
+    P: Invertible | None,
 ) -> Fitted:
     """Return the weights with smaller errors, or with errors that are known better, where they might be visible.
 
     Residuals are computed in long double where rounding in float64 counts and that is affordable; with a factor of A
-    a ← a + A⁻¹(b − Aa) is iterated, which costs O(n²) a step.
+    a ← a + A⁻¹(b − Aa) is iterated, which costs O(n²) a step, and without one by further solves with the preconditioner
+    P, where the error would leave little to say about the mean.
     """
     if fitted.visible(A) <= NEGLIGIBLE:
         return fitted
     factor = bound.P if isinstance(bound, Exact) else None
-    seen, precise = fitted.visible(A, rounding=True), None
+    seen, precise, columns = fitted.visible(A, rounding=True), None, _solution(fitted).shape[1]
     if seen > NEGLIGIBLE and (factor is not None or seen > 0.3 * fitted.visible(A)):
-        precise = LongDouble.of(A, fitted.weights.X.shape[1] + fitted.drift_weights.X.shape[1])
+        precise = LongDouble.of(A, columns)
     if precise is not None:
         fitted = _certified(problem, A, fitted.beta, _solution(fitted), bound, precise)
-    return fitted if factor is None else _iterated(problem, A, fitted, bound, factor, precise or rounding)
+    if factor is not None:
+        return _iterated(problem, A, fitted, bound, factor.solve, precise or rounding)
+    if not _says_little(problem, A, fitted):
+        return fitted
+
+    def solved(B: Tensor) -> Tensor:
+        return solve(A, B, preconditioner=P, stopping=INNER).solution
+
+    fitted = _iterated(problem, A, fitted, bound, solved, precise or rounding)
+    if precise is None and fitted.visible(A, rounding=True) > NEGLIGIBLE and _says_little(problem, A, fitted):
+        precise = LongDouble.of(A, columns)
+        fitted = fitted if precise is None else _certified(problem, A, fitted.beta, _solution(fitted), bound, precise)
+    return fitted
+
+
+def _says_little(problem: Regression, A: KernelPlusDiagonal, fitted: Fitted) -> bool:
+    """Whether the error of the mean may be visible beside the noise at the data, or beside Y elsewhere."""
+    spread, largest = problem.Y.std(0, correction=0), math.sqrt(float(A.kernel_diagonal().max()))
+    at_data = torch.maximum(fitted.weights.error, (fitted.weights.R.abs() / A.diagonal.sqrt()[:, None]).amax(0))
+    elsewhere = largest * fitted.weights.error > LARGEST_ELSEWHERE * spread
+    return bool((at_data > LARGEST_ERROR).any()) or bool((elsewhere & (spread > 0)).any())
 
 
 def _iterated(
@@ -67,7 +101,7 @@ def _iterated(
     A: KernelPlusDiagonal,
     fitted: Fitted,
     bound: EnergyBound,
-    factor: CholeskyFactor,
+    inverse: Callable[[Tensor], Tensor],
     arithmetic: LongDouble | Rounding,
 ) -> Fitted:
     """Return the weights after some steps of iterative refinement, as long as they pay."""
@@ -75,7 +109,7 @@ def _iterated(
     for _ in range(REFINEMENTS):
         if fitted.visible(A) <= NEGLIGIBLE:
             break
-        X = _solution(fitted) + factor.solve(torch.cat([fitted.weights.R, fitted.drift_weights.R], dim=1))
+        X = _solution(fitted) + inverse(torch.cat([fitted.weights.R, fitted.drift_weights.R], dim=1))
         change, a = generalised_least_squares(problem.H, X[:, :c], X[:, c:])
         X = torch.cat([a, X[:, c:]], dim=1)
         better = _certified(problem, A, fitted.beta + change, X, bound, arithmetic)
