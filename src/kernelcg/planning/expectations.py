@@ -156,21 +156,25 @@ class Expectations:
         N, steps = rows * self.work.values, NEWTON_STEPS if self.work.family is Family.LAPLACE else 1.0
         if method is Method.DIRECT:
             return steps * self._factor(N) + self._entries(rows) + 2 * EVALUATION_OVERHEAD + self._own_kernel()
-        if self._solve(rows)[1]:
-            return (1 + IN_VAIN) * steps * self._direct_solve(rows) + ESTIMATION_OVERHEAD + self._own_kernel()
+        factorising = (1 + IN_VAIN) * steps * self._direct_solve(rows) + ESTIMATION_OVERHEAD
         iterations = CONDITIONING * self.iterations()
         certificate = 0.5 * iterations * self._iteration(rows, max(self.options.probes, 2))
         solve = steps * iterations * self._iteration(rows, self.work.columns * self.work.values)
         bound = self._low_rank(rows, bound_rank(rows, FOR_BOUND * self.resources.budget))
-        return self._building(rows) + solve + certificate + bound + self._own_kernel()
+        iterating = self._building(rows) + solve + certificate + bound
+        return (min(iterating, factorising) if self._factor_fits(rows) else iterating) + self._own_kernel()
 
     def _solve(self, rows: int) -> tuple[float, bool]:
         """Return the seconds of the block solve of an evaluation, and whether a factorisation is its cheaper way."""
         stored = self._entries(rows) if self.storage(rows) is Storage.STORED else 0.0
         iterating = self.iterations() * self._iteration(rows, self._block()) + REBUILDS * self._building(rows) + stored
         factorising = (1 + IN_VAIN) * self._direct_solve(rows) + TRIAL * self._iteration(rows, self._block())
-        fits = 2 * SOLVE_MATRICES * 8 * (rows * self.work.values) ** 2 <= self.resources.budget
-        return (factorising, True) if fits and factorising < iterating else (iterating, False)
+        cheaper = self._factor_fits(rows) and factorising < iterating
+        return (factorising, True) if cheaper else (iterating, False)
+
+    def _factor_fits(self, rows: int) -> bool:
+        """Whether there is ample memory to factorise in the place of iterating."""
+        return 2 * SOLVE_MATRICES * 8 * (rows * self.work.values) ** 2 <= self.resources.budget
 
     def _direct_solve(self, rows: int) -> float:
         return self._factor(rows * self.work.values) + self._entries(rows)
