@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import kernelcg
-from fuzz.data import data, kernel, log_uniform, sizes
+from fuzz.data import Data, data, kernel, log_uniform, sizes
 from fuzz.outcomes import Outcome
 from fuzz.regression import judge_predictions, tolerance, truths
 from kernelcg import GPRegressor, kernels
@@ -32,10 +32,12 @@ def judged(seed: int, most: int = MOST_ROWS) -> Outcome:
     }
     story = [f"seed={seed}", *made.story, *(f"{name}={value}" for name, value in options.items())]
     options["kernel"] = kernel(rng, made.X, story, kernels)
+    first = n if rng.random() < 0.7 else int(rng.integers(1, n + 1))
+    story.append("" if first == n else f"{n - first} rows by update")
     outcome = Outcome("batches", seed, ", ".join(story))
     try:
         with outcome.watching("fit") as flags:
-            model = GPRegressor(**options).fit(made.X, made.y, made.noise_variance)
+            model = _fitted(GPRegressor(**options), made, first)
     except (ValueError, TypeError) as error:
         outcome.refused = str(error)
         return outcome
@@ -61,6 +63,15 @@ def judged(seed: int, most: int = MOST_ROWS) -> Outcome:
             outcome.check(f"{name}, {call}", float(off[worst]), float(allowed[rows][worst]), flagged=excused)
         outcome.check(f"{name}, std", float(np.max(np.abs(std / exact_std[rows] - 1))), 0.05, flagged=excused)
     return outcome
+
+
+def _fitted(model: GPRegressor, made: Data, first: int) -> GPRegressor:
+    """Return the model fitted to the first rows and updated by the others."""
+    known = made.noise_variance
+    model.fit(made.X[:first], made.y[:first], None if known is None else known[:first])
+    if first < len(made.X):
+        model.update(made.X[first:], made.y[first:], None if known is None else known[first:])
+    return model
 
 
 def _far_rows(rng: np.random.Generator, X: np.ndarray) -> np.ndarray:
