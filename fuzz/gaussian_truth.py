@@ -12,7 +12,7 @@ from fuzz.kernel_truth import diagonal, entries
 
 @dataclass
 class Truth:
-    """What exact arithmetic gives, in the units of the observations Y.
+    """What exact arithmetic gives, in the units of the observations, (Y − offset) / scale.
 
     Attributes
     ----------
@@ -45,7 +45,8 @@ class Truth:
 class Process:
     """A Gaussian process given data.
 
-    The kernel is described as in `kernel_truth`, the drift is h(x) = [1, x − centre] T.
+    The kernel is described as in `kernel_truth`, the drift is h(x) = [1, x − centre] T. The observations are
+    (Y − offset) / scale, without rounding; one offset and scale for each column of Y, or for all.
     """
 
     kernel: tuple[Any, ...]
@@ -54,6 +55,8 @@ class Process:
     D: np.ndarray  # (n,) noise variances
     centre: np.ndarray  # (d,)
     T: np.ndarray  # (1 + d, b)
+    offset: tuple[float, ...] = (0.0,)
+    scale: tuple[float, ...] = (1.0,)
 
     def prior_variances(self) -> list[float]:
         """Return k(x_i, x_i) of every row."""
@@ -117,13 +120,19 @@ class Process:
                 K[i, i] += arb(noise)
         return K.mid()
 
+    def _observations(self, rows: slice) -> arb_mat:
+        c = self.Y.shape[1]
+        offset, scale = ([arb(v) for v in (pair * c)[:c]] for pair in (self.offset, self.scale))
+        Y = matrix(self.Y[rows]).entries()
+        return arb_mat(len(Y) // c, c, [((v - offset[k % c]) / scale[k % c]).mid() for k, v in enumerate(Y)])
+
     def _cross(self, X: np.ndarray, Xs: np.ndarray) -> arb_mat:
         return without_dust(entries(self.kernel, X, Xs), float(self.D.min()))
 
     def _right_hand_sides(self, rows: slice, Xs: np.ndarray, left_out: np.ndarray) -> arb_mat:
         X = self.X[rows]
         unit = (np.arange(rows.start, rows.stop)[:, None] == left_out).astype(np.float64)
-        parts = [matrix(self.Y[rows]), self.drift(X), self._cross(X, Xs), matrix(unit)]
+        parts = [self._observations(rows), self.drift(X), self._cross(X, Xs), matrix(unit)]
         return arb_mat([[v for part in row for v in part] for row in zip(*[p.tolist() for p in parts], strict=True)])
 
 

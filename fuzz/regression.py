@@ -10,7 +10,6 @@ from fuzz.gaussian_truth import Process, Truth
 from fuzz.kernel_truth import described
 from fuzz.outcomes import Outcome
 from kernelcg import GPRegressor, kernels
-from kernelcg.inference.outputs.model import Outputs
 
 MOST_ROWS = 1500
 MOST_LEARNED = 300
@@ -67,16 +66,14 @@ def problem(seed: int, most: int = MOST_ROWS) -> Problem:
 def process(model: GPRegressor, made: Data, column: int) -> Process:
     """Return the process that a fitted model stands for, for one of its outputs, in units of standardised y."""
     Y = made.y.reshape(len(made.y), -1)
-    scale, offset = model.y_scale_[column], model.y_mean_[column]
-    standardised = ((Y[:, column].astype(np.longdouble) - offset) / scale).astype(np.float64)
+    scale, offset = float(model.y_scale_[column]), float(model.y_mean_[column])
     noise = float(np.broadcast_to(model.noise_, model.y_scale_.shape)[column])
     D = np.full(len(Y), noise)
     if made.noise_variance is not None:
         D = D + made.noise_variance / scale / scale
     kernel_ = model.kernel_[column] if isinstance(model.kernel_, list | tuple) else model.kernel_
-    return Process(
-        described(kernel_), made.X, standardised[:, None], D, *drift_functions(model, made.X.shape[1], column)
-    )
+    drift = drift_functions(model, made.X.shape[1], column)
+    return Process(described(kernel_), made.X, Y[:, [column]], D, *drift, (offset,), (scale,))
 
 
 def drift_functions(model: GPRegressor, d: int, column: int) -> tuple[np.ndarray, np.ndarray]:
@@ -86,7 +83,7 @@ def drift_functions(model: GPRegressor, d: int, column: int) -> tuple[np.ndarray
     not vary, or has no more rows than features, the functions it kept are a choice of its own, like its kernel.
     """
     problem = model.posterior_.problem
-    drift = (problem.output(column) if isinstance(problem, Outputs) else problem).drift
+    drift = (problem.output(column) if type(problem).__name__ == "Outputs" else problem).drift  # 0.1 has no such class
     T = drift.T.numpy()
     return drift.centre.numpy(), np.eye(1 + d) if T.shape[1] == 1 + d else T
 
@@ -95,8 +92,8 @@ def truths(model: GPRegressor, made: Data, left_out: np.ndarray) -> list[Truth]:
     """Return the truth of each output; outputs with the same noise share one factorisation."""
     own = [process(model, made, j) for j in range(len(model.y_scale_))]
     if all(np.array_equal(one.D, own[0].D) and str(one.kernel) == str(own[0].kernel) for one in own):
-        first = own[0]
-        together = replace(first, Y=np.concatenate([one.Y for one in own], 1))
+        offset, scale = (tuple(getattr(one, name)[0] for one in own) for name in ("offset", "scale"))
+        together = replace(own[0], Y=np.concatenate([one.Y for one in own], 1), offset=offset, scale=scale)
         found = together.truth(made.X_new, left_out)
         return [found.column(j) for j in range(len(own))]
     return [one.truth(made.X_new, left_out) for one in own]
