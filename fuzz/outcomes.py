@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 
-LEARNING = ("learning ended", "nothing was learned", "while learning", "ended at", "ended on", "at its bound", "at a bound")
+LEARNING = ("learning ended", "nothing was learned", "while learning", "ended at", "ended on", "at a bound")
 """Words of warnings about learned hyperparameters, which say nothing about the numbers at those hyperparameters."""
 
 CERTIFIED = ("exact to tolerance", "certified")

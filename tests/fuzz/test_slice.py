@@ -18,7 +18,7 @@ ROWS = 100
 
 PROBLEMS = {"regression": range(40), "laplace": range(40), "ridge": range(12), "batches": range(8)}
 
-UNMENDED: dict[tuple[str, int], str] = {}
+UNMENDED = {("regression", 25): "off by 0.27 noise sd and 5e-6 sd of y, and certified"}
 """Problems that show a defect which is not mended yet, with the reason; delete those that are."""
 
 
