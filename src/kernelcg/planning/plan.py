@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Self
 
 from kernelcg.planning.costs import Pricing
+from kernelcg.planning.predicting import Expected, expected_prediction
 
 
 class Method(StrEnum):
@@ -59,6 +60,10 @@ class Stage:
     def __str__(self) -> str:
         kept = ", K stored" if self.storage is Storage.STORED and self.method is Method.ITERATIVE else ""
         return f"{self.rows:,} rows {self.method}{kept} ({self.reason}), about {in_time(self.seconds)}"
+
+
+SHOWN_POINTS = 1000
+"""Points for which a printed plan says what predictions take."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +156,19 @@ class Plan:
         """Return the memory that the fit is expected to take at its largest."""
         return max(stage.bytes for stage in (*self.stages, self.conditioning))
 
+    def prediction(self, points: int, *, std: bool = True) -> Expected:
+        """Return what predicting so many points is expected to take: the mean alone, or with standard deviations."""
+        return expected_prediction(
+            self.pricing,
+            self.rows,
+            self.features,
+            self.columns * self.values,
+            self.budget,
+            points,
+            direct=self.method is Method.DIRECT,
+            std=std,
+        )
+
     def stage(self, rows: int) -> Stage:
         """Return the stage of learning on so many rows: the smallest that has as many, else the last."""
         for stage in self.stages:
@@ -187,12 +205,20 @@ class Plan:
             str(self),
             *(f"  learning      {stage}" for stage in self.stages),
             f"  conditioning  {self.conditioning}",
+            f"  predicting    {self._of_prediction()}",
         ]
         if self.outcome is not None:
             lines += [f"  revised       {revision}" for revision in self.outcome.revisions]
             grown = "" if self.outcome.peak_bytes is None else f", {in_bytes(self.outcome.peak_bytes)} at its largest"
             lines.append(f"  happened      {in_time(self.outcome.seconds)}{grown}")
         return "\n".join(lines)
+
+    def _of_prediction(self) -> str:
+        mean, std = self.prediction(SHOWN_POINTS, std=False), self.prediction(SHOWN_POINTS)
+        return (
+            f"{SHOWN_POINTS:,} points: means about {in_time(mean.seconds)}, with std about {in_time(std.seconds)} and "
+            f"{in_bytes(std.bytes)}"
+        )
 
     def after(self, learned: "Plan", seconds: float, evaluations: int, peak_bytes: int | None) -> Self:
         """Return the plan with what happened beside it; ``learned`` is what learning made of it."""

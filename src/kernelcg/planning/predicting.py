@@ -1,0 +1,50 @@
+"""What predictions of a planned model are expected to take."""
+
+from dataclasses import dataclass
+
+import torch
+
+from kernelcg.planning.costs import Pricing
+
+GROUP, NEIGHBOURHOOD = 32, 600
+"""Points whose variances are computed together in the iterative method, and rows near them that take part."""
+
+RANK, PASSES = 512, 3
+"""Usual rank of the preconditioner that corrects such a variance, and how often its factor is read for a column."""
+
+DIRECT_BLOCK, ITERATIVE_BLOCK = 512 * 6, 128 * 16
+"""Numbers for each row of the data that are held at once where variances are computed."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Seconds, and bytes above what the process held."""
+
+    seconds: float
+    bytes: int
+
+
+def expected_prediction(
+    pricing: Pricing, rows: int, features: int, columns: int, budget: int, points: int, *, direct: bool, std: bool
+) -> Expected:
+    """Return what predictions of so many points take, the mean alone or with standard deviations.
+
+    The mean is one product. In the direct method a variance is a triangular solve, n² / 2 multiply-adds; in the
+    iterative one, points in groups share the rows near them, and the preconditioner at hand corrects what these leave.
+    """
+    profile, price = pricing.profile, pricing.price
+    pair = 2 * price.product(profile, 1, features, columns)  # no symmetry between other points and the data
+    seconds = profile.step + rows * points * pair
+    held = 8 * points * (3 * features + 4 * columns)
+    if not std:
+        return Expected(seconds, held + 8 * rows * columns)
+    if direct:
+        solves = points * rows * (price.entry(profile, features) + rows / 2 / profile.multiply)
+        block = DIRECT_BLOCK
+    else:
+        near = min(NEIGHBOURHOOD, rows)
+        products = near / GROUP * 2 * price.product(profile, 1, features, GROUP, torch.float32)
+        corrections = price.entry(profile, features) + PASSES * min(RANK, rows) / profile.multiply
+        solves = points * (rows * (products + corrections) + near**3 / 6 / GROUP / profile.factorise)
+        block = ITERATIVE_BLOCK
+    return Expected(seconds + solves, held + min(8 * rows * block, budget))
