@@ -39,7 +39,7 @@ def judged(seed: int, most: int = MOST_ROWS) -> Outcome:
         with outcome.watching("fit") as flags:
             model = _fitted(GPRegressor(**options), made, first)
     except (ValueError, TypeError) as error:
-        outcome.refused = str(error)
+        outcome.refuse(error)
         return outcome
     flagged = not outcome.verdict(model.certificate_) or bool(flags)
     far = _far_rows(rng, made.X)

@@ -185,7 +185,7 @@ def judged(seed: int, most: int = MOST_ROWS) -> Outcome:
         with outcome.watching("fit") as fit_flags:
             model = case.fitted()
     except (ValueError, TypeError) as error:
-        outcome.refused = str(error)
+        outcome.refuse(error)
         return outcome
     flagged = not outcome.verdict(model.certificate_) or bool(fit_flags)
     exact = truth(model, case)

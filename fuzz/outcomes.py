@@ -73,6 +73,13 @@ class Outcome:
             self.flags.append(f"verdict: {first}")
         return promised
 
+    def refuse(self, error: Exception) -> None:
+        """Record that the library declines the problem; a complaint about a NaN that it made itself is a failure."""
+        if "nan" in re.findall(r"\w+", str(error)):
+            self.failures.append(f"crash: {type(error).__name__}: {error}")
+        else:
+            self.refused = str(error)
+
     def check(self, call: str, off: float, allowed: float, *, flagged: bool) -> None:
         """Record a failure if an answer is off by more than allowed, or is no number, and nothing was flagged."""
         if not flagged and not off <= allowed:

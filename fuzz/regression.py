@@ -107,7 +107,7 @@ def judged(seed: int, most: int = MOST_ROWS) -> Outcome:
         with outcome.watching("fit") as fit_flags:
             model = case.fitted()
     except (ValueError, TypeError) as error:
-        outcome.refused = str(error)
+        outcome.refuse(error)
         return outcome
     flagged = not outcome.verdict(model.certificate_) or bool(fit_flags)
     found = truths(model, case.data, case.left_out)
@@ -120,7 +120,7 @@ def judged(seed: int, most: int = MOST_ROWS) -> Outcome:
 def tolerance(model: GPRegressor, made: Data, truth: Truth, column: int, rtol: float) -> np.ndarray:
     """Return (t,) what a mean may be off: 1e-2 noise sd or 1e-6 (or rtol) of the sd of y, whichever is larger.
 
-    Far from the data, where the standard deviation without noise is beyond 10 sd of y, a thousandth of that; and
+    Far from the data, where the standard deviation without noise is beyond 10 sd of y, 1e-2 of that; and
     everywhere 1e-9 of the mean.
     """
     y = made.y.reshape(len(made.y), -1)[:, column]
@@ -128,7 +128,7 @@ def tolerance(model: GPRegressor, made: Data, truth: Truth, column: int, rtol: f
     noise = scale * float(np.sqrt(np.broadcast_to(model.noise_, model.y_scale_.shape)[column]))
     spread = float(np.std(y)) or scale
     std = scale * np.sqrt(np.maximum(truth.variance, 0))
-    far = np.where(std > 10 * spread, 1e-3 * std, 0.0) + 1e-9 * scale * np.abs(truth.mean[:, 0])
+    far = np.where(std > 10 * spread, 1e-2 * std, 0.0) + 1e-9 * scale * np.abs(truth.mean[:, 0])
     return max(1e-2 * noise, max(1e-6, rtol) * spread) + far + 1e-13 * abs(float(model.y_mean_[column]))
 
 
@@ -235,7 +235,7 @@ def judge_left_out(outcome: Outcome, model: GPRegressor, rows: np.ndarray, found
     n = len(left_out.relative_errors)
     residuals, stds = (np.asarray(a).reshape(n, -1)[rows] for a in (left_out.residuals, left_out.std))
     errors = np.asarray(left_out.relative_errors).reshape(n, -1)[rows]
-    factor = 1.01 if model.plan_.method == "direct" else STANDARD_ERRORS
+    factor, floor = (1.01, 1e-12) if model.plan_.method == "direct" else (STANDARD_ERRORS, 1e-6)
     for j, truth in enumerate(found):
         scale = float(model.y_scale_[j])
         exact, exact_std = truth.left_out_residuals[:, 0] * scale, np.sqrt(truth.left_out_variances) * scale
@@ -244,9 +244,9 @@ def judge_left_out(outcome: Outcome, model: GPRegressor, rows: np.ndarray, found
         if not known.any():
             continue
         off = np.abs(residuals[:, j] - exact)[known]
-        allowed = (own_errors * (np.abs(exact) + exact_std) + 1e-9 * exact_std)[known]
+        allowed = ((own_errors + max(floor, 1e-9)) * (np.abs(exact) + exact_std))[known]
         std_off = np.abs(stds[:, j] / exact_std - 1)[known]
-        std_allowed = (own_errors + 1e-12)[known]
+        std_allowed = (own_errors + floor)[known]
         if not (off <= allowed).all() or not (std_off <= std_allowed).all():
             worst = f"{np.max(off / exact_std[known]):.3g} std, std {np.max(std_off):.3g}"
             outcome.violations.append(f"loo: off by {worst}, claimed {np.max(own_errors[known]):.3g}")

@@ -40,7 +40,7 @@ def judged(seed: int, most: int = MOST_ROWS) -> Outcome:
         with outcome.watching("fit") as flags:
             model = KernelRidge(**options).fit(made.X, made.y, weights)
     except (ValueError, TypeError) as error:
-        outcome.refused = str(error)
+        outcome.refuse(error)
         return outcome
     flagged = not outcome.verdict(model.certificate_) or bool(flags)
     with outcome.watching("predict") as own:
