@@ -14,7 +14,7 @@ from kernelcg.inference.gaussian.leave_one_out import leave_one_out
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.kernels import RBF
 from kernelcg.randomness import seeded
-from kernelcg.solvers import Status
+from kernelcg.solvers import Status, Stopping
 
 extended_only = pytest.mark.skipif(not IS_EXTENDED, reason="long double is float64 on this platform")
 
@@ -66,3 +66,21 @@ def test_a_regressor_warns_of_errors_that_rounding_makes(monkeypatch):
     with pytest.warns(ConvergenceWarning, match="leave-one-out did not reach its tolerance: rounding"):
         found = model.loo()
     assert found.relative_errors.max() > 0.1
+
+
+def test_few_rows_are_factorised_where_iterations_leave_too_large_an_error(monkeypatch):
+    """A rough solve and a drift that takes most of the information: the diagonal of B is known to a factor's digits."""
+    rng = np.random.default_rng(0)
+    X, Y = rng.standard_normal((29, 24)), rng.standard_normal((29, 1))
+    problem = Regression(torch.from_numpy(X), torch.from_numpy(Y), mean="linear")
+    gp, rough = GaussianProcess(RBF(30.0), 0.1), Stopping(rtol=0.03)
+    posterior = condition(problem, gp, method="iterative", stopping=rough, generator=seeded(0))
+    found = leave_one_out(posterior, generator=seeded(0))
+    K = np.exp(-0.5 * np.square((X[:, None] - X[None]) / 30.0).sum(2))
+    inverse, H = np.linalg.inv(K + 0.1 * np.eye(29)), np.column_stack([np.ones(29), X])
+    B = inverse - inverse @ H @ np.linalg.solve(H.T @ inverse @ H, H.T @ inverse)
+    assert found.status is Status.CONVERGED
+    np.testing.assert_allclose(found.variances, 1 / np.diag(B), rtol=1e-8)
+    np.testing.assert_allclose(found.residuals, B @ Y / np.diag(B)[:, None], rtol=1e-7)
+    monkeypatch.setattr(module, "FACTORISED_ROWS", 0)
+    assert leave_one_out(posterior, generator=seeded(0)).status is not Status.CONVERGED

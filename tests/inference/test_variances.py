@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from inference.extended import IS_EXTENDED, real
+from inference.extended import IS_EXTENDED, REAL, cholesky, forward, kernel_matrix, real
 from inference.gaussian_truth import Truth, toy
 from inference.hard_cases import case
 from reference import FORMULAS
@@ -14,6 +14,7 @@ from strategies import kernels, points, seeds
 from kernelcg import backends
 from kernelcg.inference import GaussianProcess, Noise, Regression, condition
 from kernelcg.inference.bounds.lower_bound import Exact
+from kernelcg.inference.gaussian import variances
 from kernelcg.inference.gaussian.neighbourhoods import grouped, trial
 from kernelcg.kernels import RBF, Constant, Kernel, Matern
 from kernelcg.kernels.distances import squared_distances
@@ -82,14 +83,33 @@ def test_chunks_of_direct_variances_do_not_matter(monkeypatch):
     torch.testing.assert_close(parts.mean, whole.mean, rtol=0, atol=0)
 
 
-def test_rounding_that_spoils_a_direct_variance_is_told():
+def test_rounding_that_spoils_a_direct_variance_is_told(monkeypatch):
     """At noise 1e-13 of the variance, the digits of k(x, x) − kᵀA⁻¹k are lost next to the data."""
+    monkeypatch.setattr(variances, "AFFORDABLE", 0.0)
     X = np.linspace(0, 1, 100)[:, None]
     truth = Truth(RBF(0.3), X, np.sin(5 * X), 1e-13)
     posterior = condition(*model(truth), method="direct", generator=seeded(0))
     assert isinstance(posterior.bound, Exact)
     found = posterior.predict(torch.from_numpy(X + 1e-3), variance=True)
     assert found.status is Status.PRECISION_EXHAUSTED
+
+
+@pytest.mark.skipif(not IS_EXTENDED, reason="long double is float64 on this platform")
+@pytest.mark.parametrize("method", ["direct", "iterative"])
+def test_a_variance_that_more_digits_tell_comes_without_a_warning(method, monkeypatch):
+    """Where float64 leaves its error beyond the tolerance, a bracket with residuals in long double is used instead."""
+    X = np.linspace(0, 1, 40)[:, None]
+    truth = Truth(RBF(0.3), X, np.sin(5 * X), 1e-13)
+    posterior = condition(*model(truth), method=method, generator=seeded(0))
+    X_new = torch.from_numpy(X[:5] + 1e-3)
+    found = posterior.predict(X_new, variance=True)
+    assert found.status is Status.CONVERGED
+    one, rows = np.ones(1, dtype=REAL), real(X)
+    L = cholesky(kernel_matrix("rbf", rows, rows, real([0.3]), one) + real(1e-13) * np.eye(40))
+    explained = np.square(forward(L, kernel_matrix("rbf", rows, real(X_new), real([0.3]), one))).sum(0)
+    assert np.all(np.abs(real(found.variance) - (1 - explained)) <= real(found.variance_error))
+    monkeypatch.setattr(variances, "AFFORDABLE", 0.0)
+    assert posterior.predict(X_new, variance=True).status is not Status.CONVERGED
 
 
 # from neighbours

@@ -92,7 +92,9 @@ class RegressionAnswers(GaussianEstimator):
         noise = self.noise_ if include_noise else 0.0
         posterior = self._posterior()
         if return_cov and not return_bound:
-            return units.mean(posterior.mean(points)), self._covariance(posterior, points, noise)
+            return units.mean(posterior.mean(points)), self._covariance(
+                posterior, points, noise, latent=not include_noise
+            )
         found = posterior.predict(
             points, variance=return_std, bound=return_bound, latent=not include_noise, callback=heard
         )
@@ -101,7 +103,7 @@ class RegressionAnswers(GaussianEstimator):
         if found.variance is not None:
             answer.append(units.std(found.variance, noise))
         if return_cov:
-            answer.append(self._covariance(posterior, points, noise))
+            answer.append(self._covariance(posterior, points, noise, latent=not include_noise))
         if return_bound:
             answer.append(units.bounds(found, noise))
         return tuple(answer)
@@ -189,8 +191,10 @@ class RegressionAnswers(GaussianEstimator):
         with self._leaving_no_trace():  # the number of features is not settled yet
             return as_tensor(checked_points(self, X, reset=True))
 
-    def _covariance(self, posterior: Posterior | OutputsPosterior, points: Tensor, noise: Floats | float) -> Floats:
-        C, status = posterior.joint(points, copies=1 + len(self.y_scale_))
+    def _covariance(
+        self, posterior: Posterior | OutputsPosterior, points: Tensor, noise: Floats | float, *, latent: bool
+    ) -> Floats:
+        C, status = posterior.joint(points, copies=1 + len(self.y_scale_), latent=latent)
         self._warn_of(status, "the predictive covariance", "return_bound=True gives error bounds")
         return self._units.covariance(C, noise)
 

@@ -75,6 +75,11 @@ class LongDouble:
         of_drift = error_of_drift(drift, X) * (LONG_ROUNDOFF / UNIT_ROUNDOFF)
         return mean, self.rounding.of_mean(root, a) + of_drift @ beta.abs() + UNIT_ROUNDOFF * mean.abs()
 
+    def error_of_diagonal(self, X: Tensor, diagonal: Tensor) -> Tensor:
+        """Return (t,) how far k(x, x) computed in float64 may be off."""
+        exact = np.array([self.entries(x, x)[0, 0] for x in np.split(reals(X), len(X))])
+        return _tensor(np.abs(reals(diagonal) - exact), diagonal) + 2 * self.rounding.gamma * diagonal
+
     def product(self, rows: Reals, V: Reals) -> Reals:
         """Return K(rows, X) V, a few rows at a time."""
         data = reals(self.A.X)

@@ -64,8 +64,8 @@ def bracketed(
     """
     at, noise = _AtPoints(posterior, X, drift), posterior.visible_noise(prior_at(posterior, X), latent)
     V, status = tightened(posterior, at.K, at.prior, noise=noise, callback=callback)
-    V = _narrowed(posterior, X, V, at.prior, noise)
-    least, rounded = V.quadratic, V.quadratic_error + (ENTRY_ERROR + X.shape[1]) * UNIT_ROUNDOFF * at.prior
+    V, of_prior = _narrowed(posterior, X, V, at.prior, noise)
+    least, rounded = V.quadratic, V.quadratic_error + of_prior
     explained = torch.minimum(at.most, (least + V.error.square() + rounded).clamp_min(0).sqrt())
     length = (explained + V.error)[:, None]  # ≥ ‖v‖_A
     h_left = at.h - at.K.T @ posterior.drift_weights.X - V.X.T @ posterior.drift_weights.R
@@ -97,19 +97,26 @@ def prior_at(posterior: "Posterior", X: Tensor) -> Tensor:
     return posterior.A.kernel.diagonal(X).detach().clamp_min(0)
 
 
-def _narrowed(posterior: "Posterior", X: Tensor, V: Certified, prior: Tensor, noise: Tensor) -> Certified:
-    """Return V with residuals in long double where those of float64 leave too wide a bracket, if that is affordable."""
-    width = V.error.square() + 2 * V.quadratic_error
+def _narrowed(
+    posterior: "Posterior", X: Tensor, V: Certified, prior: Tensor, noise: Tensor
+) -> tuple[Certified, Tensor]:
+    """Return V with residuals in long double where those of float64 leave too wide a bracket, if that is affordable.
+
+    Beside it is how far k(x, x) may be off, which is compared with one in long double at the same points.
+    """
+    of_prior = (ENTRY_ERROR + X.shape[1]) * UNIT_ROUNDOFF * prior
+    width = V.error.square() + 2 * (V.quadratic_error + of_prior)
     wide = ~within(posterior.variance_tolerance, prior - V.quadratic, width, noise)
     precise = LongDouble.of(posterior.problem.system(posterior.gp), int(wide.sum()), OPERATIONS)
     if precise is None or not bool(wide.any()):
-        return V
+        return V, of_prior
     found = precise.certified(V.R[:, wide], V.X[:, wide], posterior.certifier(), points=X[wide])
     parts = {}
     for name in (field.name for field in fields(V) if field.name != "gamma"):
         parts[name] = getattr(V, name).clone()
         parts[name][..., wide] = getattr(found, name)
-    return replace(V, **parts)
+    of_prior[wide] = torch.minimum(of_prior[wide], precise.error_of_diagonal(X[wide], prior[wide]))
+    return replace(V, **parts), of_prior
 
 
 def tightened(

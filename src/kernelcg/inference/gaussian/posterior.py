@@ -174,10 +174,11 @@ class Posterior:
         """Return the (t, t) covariance of the latent values, if it fits the memory; `joint` adds the status."""
         return self.joint(X)[0]
 
-    def joint(self, X: Tensor, *, copies: int = 1) -> tuple[Tensor, Status]:
+    def joint(self, X: Tensor, *, copies: int = 1, latent: bool = True) -> tuple[Tensor, Status]:
         """Return the (t, t) covariance of the latent values, if ``copies`` of it fit the memory, and the status.
 
-        With V ≈ A⁻¹K* and R = K* − AV, K*ᵀA⁻¹K* is K*ᵀV + VᵀR up to the product of their errors, as accurate as the
+        It is known to a tolerance relative to the variances, or without ``latent`` to these plus the noise. With
+        V ≈ A⁻¹K* and R = K* − AV, K*ᵀA⁻¹K* is K*ᵀV + VᵀR up to the product of their errors, as accurate as the
         variance; the drift adds R*ᵀS⁻¹R*.
         """
         X, A = self.checked_inputs(X), self.A
@@ -190,7 +191,7 @@ class Posterior:
         for some in self._chunks(t):
             columns = K[:, some].contiguous()
             first = self.solved(columns, self.stopping).solution
-            visible = self.visible_noise(prior[some], latent=True)
+            visible = self.visible_noise(prior[some], latent)
             solved, found = tightened(self, columns, prior[some], noise=visible, start=first)
             V[:, some], R[:, some] = solved.X, solved.R
             status = found if status is Status.CONVERGED else status

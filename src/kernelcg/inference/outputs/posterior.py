@@ -81,9 +81,9 @@ class OutputsPosterior:
             status=first_failure([part.status for part in parts], Status.CONVERGED),
         )
 
-    def joint(self, X: Tensor, *, copies: int = 1) -> tuple[Tensor, Status]:
+    def joint(self, X: Tensor, *, copies: int = 1, latent: bool = True) -> tuple[Tensor, Status]:
         """Return the (t, t, c) covariances of the latent values, as `Posterior.joint` does, and the status."""
-        found = [one.joint(X, copies=copies) for one in self.each]
+        found = [one.joint(X, copies=copies, latent=latent) for one in self.each]
         covariances = torch.stack([covariance for covariance, _ in found], dim=2)
         return covariances, first_failure([status for _, status in found], Status.CONVERGED)
 
