@@ -14,7 +14,7 @@ from strategies import kernels, points, seeds
 from kernelcg import backends
 from kernelcg.inference import GaussianProcess, Noise, Regression, condition
 from kernelcg.inference.bounds.lower_bound import Exact
-from kernelcg.inference.gaussian import variances
+from kernelcg.inference.gaussian import brackets, variances
 from kernelcg.inference.gaussian.neighbourhoods import grouped, trial
 from kernelcg.kernels import RBF, Constant, Kernel, Matern
 from kernelcg.kernels.distances import squared_distances
@@ -110,6 +110,23 @@ def test_a_variance_that_more_digits_tell_comes_without_a_warning(method, monkey
     assert np.all(np.abs(real(found.variance) - (1 - explained)) <= real(found.variance_error))
     monkeypatch.setattr(variances, "AFFORDABLE", 0.0)
     assert posterior.predict(X_new, variance=True).status is not Status.CONVERGED
+
+
+@pytest.mark.skipif(not IS_EXTENDED, reason="long double is float64 on this platform")
+def test_a_covariance_that_more_digits_tell_comes_without_a_warning(monkeypatch):
+    """The same of covariances, which are computed in long double where float64 is not enough."""
+    X = np.linspace(0, 1, 40)[:, None]
+    X_new, noise = torch.from_numpy(X[:5] + 1e-3), 1e-13
+    posterior = condition(*model(Truth(RBF(0.3), X, np.sin(5 * X), noise)), method="direct", generator=seeded(0))
+    found, status = posterior.joint(X_new, latent=False)
+    one, rows, new = np.ones(1, dtype=REAL), real(X), real(X_new)
+    L = cholesky(kernel_matrix("rbf", rows, rows, real([0.3]), one) + real(noise) * np.eye(40))
+    W = forward(L, kernel_matrix("rbf", rows, new, real([0.3]), one))
+    assert status is Status.CONVERGED
+    exact = kernel_matrix("rbf", new, new, real([0.3]), one) - W.T @ W
+    assert np.all(np.abs(real(found) - exact) <= 1e-2 * (np.max(np.diag(exact)) + noise))
+    monkeypatch.setattr(brackets, "MOST_POINTS", 0)
+    assert posterior.joint(X_new, latent=False)[1] is not Status.CONVERGED
 
 
 # from neighbours

@@ -55,7 +55,7 @@ class LongDouble:
         """
         data, V = reals(self.A.X), reals(X)
         exact_B = reals(B) if points is None else self.entries(data, reals(points))
-        exact_R = exact_B - self.product(data, V) - reals(self.A.diagonal)[:, None] * V
+        exact_R = self._residual(exact_B, V)
         R, quadratic = _tensor(exact_R, X), _tensor((exact_B * V + V * exact_R).sum(0), X)
         roots = X.new_zeros(X.shape[1])
         if points is not None:
@@ -74,6 +74,17 @@ class LongDouble:
         mean = _tensor(self.product(points, reals(a)) + h @ reals(beta), a)
         of_drift = error_of_drift(drift, X) * (LONG_ROUNDOFF / UNIT_ROUNDOFF)
         return mean, self.rounding.of_mean(root, a) + of_drift @ beta.abs() + UNIT_ROUNDOFF * mean.abs()
+
+    def unexplained(self, X: Tensor, V: Tensor) -> Tensor:
+        """Return K** − K*ᵀA⁻¹K* at points x* up to the product of two errors of V ≈ A⁻¹K*, rounded to float64."""
+        points, solution = reals(X), reals(V)
+        K = self.entries(reals(self.A.X), points)
+        left = self.entries(points, points) - K.T @ solution - solution.T @ self._residual(K, solution)
+        return _tensor((left + left.T) / 2, V)
+
+    def _residual(self, B: Reals, V: Reals) -> Reals:
+        """Return B − A V."""
+        return B - self.product(reals(self.A.X), V) - reals(self.A.diagonal)[:, None] * V
 
     def error_of_diagonal(self, X: Tensor, diagonal: Tensor) -> Tensor:
         """Return (t,) how far k(x, x) computed in float64 may be off."""

@@ -37,6 +37,9 @@ NEGLIGIBLE = 1e-4
 OPERATIONS = 2e8
 """Operations in long double for one block of points, about two seconds of one core."""
 
+MOST_POINTS = 1000
+"""Points up to which their covariance may be computed in long double: 16 MB, and three seconds of one core."""
+
 
 def bounded_mean(posterior: "Posterior", X: Tensor, drift: DriftBounds) -> Prediction:
     """Return the mean at some points and a bound of its error, without any solve.
@@ -117,6 +120,19 @@ def _narrowed(
         parts[name][..., wide] = getattr(found, name)
     of_prior[wide] = torch.minimum(of_prior[wide], precise.error_of_diagonal(X[wide], prior[wide]))
     return replace(V, **parts), of_prior
+
+
+def covariance_in_long_double(
+    posterior: "Posterior", X: Tensor, V: Tensor, prior: Tensor, noise: Tensor
+) -> Tensor | None:
+    """Return K** − K*ᵀA⁻¹K* from V ≈ A⁻¹K*, if that is affordable and the variances then meet the tolerance."""
+    precise = LongDouble.of(posterior.problem.system(posterior.gp), len(X), OPERATIONS)
+    if precise is None or len(X) > MOST_POINTS:
+        return None
+    found = precise.certified(V, V, posterior.certifier(), points=X)
+    error = found.error.square() + found.quadratic_error + precise.error_of_diagonal(X, prior)
+    met = bool(within(posterior.variance_tolerance, prior - found.quadratic, error, noise).all())
+    return precise.unexplained(X, V) if met else None
 
 
 def tightened(

@@ -20,7 +20,7 @@ from kernelcg.inference.bounds.rounding import (
     Rounding,
     error_of_drift,
 )
-from kernelcg.inference.gaussian.brackets import bounded_mean, bracketed, tightened
+from kernelcg.inference.gaussian.brackets import bounded_mean, bracketed, covariance_in_long_double, tightened
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.gaussian.prediction import Prediction
 from kernelcg.inference.gaussian.variances import estimated
@@ -197,6 +197,9 @@ class Posterior:
             status = found if status is Status.CONVERGED else status
         explained = K.T @ V + V.T @ R
         C = A.backend.bind(A.kernel, X).block(precision=torch.float64) - 0.5 * (explained + explained.T)
+        if status is not Status.CONVERGED:
+            precise = covariance_in_long_double(self, X, V, prior, self.visible_noise(prior, latent))
+            C, status = (C, status) if precise is None else (precise, Status.CONVERGED)
         if self.problem.H.shape[1]:
             left = self.problem.drift(X) - K.T @ self.drift_weights.X - V.T @ self.drift_weights.R
             C = C + left @ torch.linalg.solve(self.drift_information(), left.T)
