@@ -105,7 +105,7 @@ class RegressionAnswers(GaussianEstimator):
         if return_cov:
             answer.append(self._covariance(posterior, points, noise, latent=not include_noise))
         if return_bound:
-            answer.append(units.bounds(found, noise))
+            answer.append(units.bounds(found, noise, self.noise_))
         return tuple(answer)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0, include_noise: bool = True) -> Floats:

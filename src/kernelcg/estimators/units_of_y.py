@@ -60,17 +60,20 @@ class UnitsOfY:
         """Return (t, c, s) draws."""
         return self.shaped(samples.cpu().numpy() * self.scale[:, None] + self.offset[:, None])
 
-    def bounds(self, found: Prediction, noise: Noise) -> Bounds:
+    def bounds(self, found: Prediction, noise: Noise, beside: Noise) -> Bounds:
         """Return error bounds of the mean, and of the standard deviation with this noise variance if there are any.
 
-        They allow for the rounding of scale · mean + offset and of the roots.
+        They allow for the rounding of scale · mean + offset and of the roots. In words they are compared with the noise
+        ``beside``, whether or not the standard deviation includes it.
         """
+        noise_std = np.sqrt(beside) * self.scale
+        noise_std = noise_std[0] if self.vector else noise_std
         mean, bound = (value.cpu().numpy() * self.scale for value in (found.mean, cast(Tensor, found.mean_bound)))
         wide = self.shaped(bound + RESCALED * (np.abs(mean) + np.abs(self.offset) + bound))
         if found.variance_lower is None or found.variance_upper is None:
-            return Bounds(wide)
+            return Bounds.beside(noise_std, wide)
         low, high = (self.std(variance, noise) for variance in (found.variance_lower, found.variance_upper))
-        return Bounds(wide, low * (1 - RESCALED), high * (1 + RESCALED))
+        return Bounds.beside(noise_std, wide, low * (1 - RESCALED), high * (1 + RESCALED))
 
     def left_out(self, found: LeaveOneOut) -> LeftOut:
         """Return leave-one-out residuals, standard deviations and log densities."""

@@ -105,9 +105,9 @@ class Certificate:
     def _amount(self, error: float) -> str:
         """Return an error in the units of y, and beside the noise or, where it is larger than that, beside y."""
         if error <= self.noise:
-            return f"{error:.1g} ({_per_cent(error / self.noise)} of the noise)"
+            return f"{error:.1g} ({per_cent(error / self.noise)} of the noise)"
         if error <= self.spread:
-            return f"{error:.1g} ({_per_cent(error / self.spread)} of the spread of y)"
+            return f"{error:.1g} ({per_cent(error / self.spread)} of the spread of y)"
         return f"{error:.1g} ({error / self.spread:.2g} times the spread of y)" if self.spread > 0 else f"{error:.1g}"
 
     def _evidence(self) -> str:
@@ -120,8 +120,9 @@ class Certificate:
         return value + (exact if math.isfinite(off) else "; how exact it is beside that is not known")
 
 
-def _per_cent(ratio: float) -> str:
-    return f"{100 * ratio:.1g} %" if ratio >= 1e-5 else "less than 0.001 %"
+def per_cent(ratio: float) -> str:
+    """Return a ratio in per cent, to one digit."""
+    return f"{float(f'{100 * ratio:.1g}'):g} %" if ratio >= 1e-5 else "less than 0.001 %"
 
 
 def certificate(
