@@ -23,10 +23,14 @@ ROUNDING = 1e-14
 
 
 def as_tensor(values: Any) -> Tensor:
-    """Return a float64 tensor of its own memory."""
+    """Return a float64 tensor of its own memory.
+
+    The memory is torch's, aligned to 64 bytes: sums of products over memory that NumPy placed somewhere else may differ
+    in the last bit from one run to the next.
+    """
     if isinstance(values, Tensor):
         return values.detach().to(device="cpu", dtype=torch.float64, copy=True).contiguous()
-    return torch.from_numpy(np.array(values, dtype=np.float64, order="C"))
+    return torch.from_numpy(np.array(values, dtype=np.float64, order="C")).clone()
 
 
 def without_missing(X: Any, y: Any, noise_variance: Any, missing: str) -> tuple[Any, Any, Any]:

@@ -17,6 +17,7 @@ from kernelcg.parameters import Parametric
 from kernelcg.planning import Pricing, product_dtype
 from kernelcg.planning.plan import Storage
 from kernelcg.planning.planner import Workload
+from kernelcg.solvers.least_squares import least_squares
 
 
 class Noise(Parametric):
@@ -81,7 +82,7 @@ class Regression:
                 raise ValueError(f"noise_variance must not be negative, but its smallest entry is {known.min():.3g}")
         functions = drift(self.mean, X)
         H = functions(X)
-        ordinary = torch.linalg.lstsq(H, Y).solution if H.shape[1] else H.new_zeros(0, Y.shape[1])
+        ordinary = least_squares(H, Y) if H.shape[1] else H.new_zeros(0, Y.shape[1])
         derived = {
             "X": X,
             "Y": Y,

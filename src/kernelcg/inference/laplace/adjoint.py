@@ -10,6 +10,7 @@ from kernelcg.inference.laplace.indefinite_points import IndefinitePoints
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.inference.laplace.mode import Mode
 from kernelcg.inference.laplace.newton_system import NewtonSystem, Spent
+from kernelcg.solvers.least_squares import least_squares
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +54,7 @@ class Adjoint:
         unbent = system.unbent(u, rtol)
         v = unbent.V - apart.N @ (apart.B @ (apart.T.T @ u))
         H, RH = problem.H, sampled.RH + apart.N @ (apart.B @ (apart.N.T @ problem.H))
-        c = torch.linalg.lstsq(H.T @ RH, H.T @ v).solution if H.shape[1] else H.new_zeros(0, 1)
+        c = least_squares(H.T @ RH, H.T @ v) if H.shape[1] else H.new_zeros(0, 1)
         v = v - RH @ c
         needs_t = len(gp.likelihood.log_parameters()) > 0
         t = problem.product(gp.kernel, v) + H @ c if needs_t else torch.zeros_like(v)

@@ -12,6 +12,7 @@ from kernelcg.inference.laplace.indefinite_points import IndefinitePoints
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.inference.laplace.newton_system import NewtonSystem, NewtonSystems, Spent
 from kernelcg.solvers import Status
+from kernelcg.solvers.least_squares import least_squares
 
 FIRST_FORCING = 0.1
 """Relative tolerance of the first inner solve; later ones follow the convergence of Newton's method."""
@@ -227,7 +228,7 @@ def newton_step(
         RH = RH + apart.N @ (apart.B @ (apart.N.T @ problem.H))
     if problem.H.shape[1] == 0:
         return NewtonStep(delta, r[:0], RH, unbent.spent)
-    dbeta = torch.linalg.lstsq(problem.H.T @ RH, problem.H.T @ (a + delta)).solution
+    dbeta = least_squares(problem.H.T @ RH, problem.H.T @ (a + delta))
     return NewtonStep(delta - RH @ dbeta, dbeta, RH, unbent.spent)
 
 

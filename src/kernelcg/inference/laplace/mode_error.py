@@ -12,6 +12,7 @@ from kernelcg.inference.laplace.expansion import ClassExpansion, ScalarExpansion
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.inference.laplace.mode import Mode, NewtonStep
 from kernelcg.likelihoods import Likelihood
+from kernelcg.solvers.least_squares import least_squares
 
 ARITHMETIC = 8 * UNIT_ROUNDOFF
 """Relative rounding of log p, of its derivatives and of f within them, generously."""
@@ -287,4 +288,4 @@ def solved_for_drift(G: Tensor, B: Tensor) -> Tensor:
     """Return G⁻¹B for the small matrix of a drift; NaN where it is not finite."""
     if not bool(G.isfinite().all() and B.isfinite().all()):
         return torch.full_like(B, math.nan)
-    return torch.linalg.lstsq(G, B).solution
+    return least_squares(G, B)
