@@ -12,6 +12,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.utils.estimator_checks import check_estimator
 
 from kernelcg import KernelRidge
+from kernelcg.inference.bounds.verdict import Verdict
 from kernelcg.kernels import Matern
 
 
@@ -205,3 +206,12 @@ def test_a_precomputed_model_is_pickled_but_not_saved(tmp_path):
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(K), model.predict(K))
     with pytest.raises(TypeError, match="pickle it instead"):
         model.save(tmp_path / "model.kcg")
+
+
+@pytest.mark.parametrize("method", ["direct", "iterative"])
+def test_errors_count_beside_the_size_of_y(method):
+    """No mean is taken out of y: where y is constant its size is what errors are seen beside, not its spread of 0."""
+    X = np.random.default_rng(0).standard_normal((30, 2))
+    model = KernelRidge(1e-9, kernel="rbf", gamma=0.5, method=method, rtol=1e-4).fit(X, np.full(30, -2e3))
+    assert model.certificate_.spread == pytest.approx(2e3)
+    assert model.certificate_.verdict is Verdict.CERTIFIED

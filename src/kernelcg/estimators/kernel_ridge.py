@@ -249,6 +249,6 @@ class KernelRidge(GaussianEstimator):
             self.X_fit_ = problem.X.cpu().numpy()
         self.dual_coef_ = self._shaped(self.posterior_.weights.X.cpu().numpy())
         self.report_ = self.posterior_.report
-        self.certificate_ = certificate(self.posterior_, probes=0, seed=plan.seed)
+        self.certificate_ = certificate(self.posterior_, probes=0, seed=plan.seed, from_zero=True)
         session.tell(EventKind.END, self.certificate_)
         self._warn_of_fit(gp, session, stacklevel=4)

@@ -33,7 +33,8 @@ class Certificate:
         functions of the drift are no larger than at the data; `return_bound` tells of any point
     error_at_data : upper bound of the same at the data, which is less
     rounding_floor : the part of ``mean_error`` that is due to rounding alone
-    noise, spread : the standard deviations of the noise and of y, of the output where that is least
+    noise, spread : the standard deviations of the noise and of y, of the output where that is least; in kernel ridge
+        regression the roots of alpha and of the mean square of y
     log_marginal_likelihood, standard_error : the value at these hyperparameters, and its error over the probes
     lower, upper : with these probes, exact solves and exact arithmetic it lies in between; −∞ or ∞ where no bound is
         known
@@ -126,11 +127,18 @@ def per_cent(ratio: float) -> str:
 
 
 def certificate(
-    posterior: Posterior, *, probes: int = 8, seed: int = 0, unit: float = 1.0, offset: float = 0.0
+    posterior: Posterior,
+    *,
+    probes: int = 8,
+    seed: int = 0,
+    unit: float = 1.0,
+    offset: float = 0.0,
+    from_zero: bool = False,
 ) -> Certificate:
     """Return what is known about the posterior; y is ``unit`` times Y plus something no larger than ``offset``.
 
-    Without ``probes`` the log marginal likelihood is left out (NaN).
+    Without ``probes`` the log marginal likelihood is left out (NaN). With ``from_zero`` the spread of y is its root
+    mean square, as suits a model that takes no mean out of y.
     """
     weights, problem = posterior.weights, posterior.problem
     right = problem.Y - problem.H @ posterior.beta
@@ -139,7 +147,7 @@ def certificate(
     everywhere, floors = largest_errors(posterior)
     bounds = (everywhere, errors_at_data(posterior), floors)
     anywhere, at_data, floor = (unit * float(bound.max()) + 2 * UNIT_ROUNDOFF * offset for bound in bounds)
-    spreads = problem.Y.std(0, correction=0)
+    spreads = problem.Y.square().mean(0).sqrt() if from_zero else problem.Y.std(0, correction=0)
     evidence = log_evidence(posterior, probes, seed) if probes else UNKNOWN
     solved = posterior.report.status
     return Certificate(
