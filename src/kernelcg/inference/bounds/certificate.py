@@ -147,7 +147,9 @@ def certificate(
     everywhere, floors = largest_errors(posterior)
     bounds = (everywhere, errors_at_data(posterior), floors)
     anywhere, at_data, floor = (unit * float(bound.max()) + 2 * UNIT_ROUNDOFF * offset for bound in bounds)
-    spreads = problem.Y.square().mean(0).sqrt() if from_zero else problem.Y.std(0, correction=0)
+    sizes = problem.Y.abs().amax(0).clamp_min(1e-300)  # squares of y itself may overflow
+    scaled = problem.Y / sizes
+    spreads = sizes * (scaled.square().mean(0).sqrt() if from_zero else scaled.std(0, correction=0))
     evidence = log_evidence(posterior, probes, seed) if probes else UNKNOWN
     solved = posterior.report.status
     return Certificate(

@@ -6,7 +6,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF, Certified, EnergyBound, Rounding, error_of_drift
+from kernelcg.inference.bounds.rounding import (
+    UNIT_ROUNDOFF,
+    Certified,
+    EnergyBound,
+    Rounding,
+    energy_norms,
+    error_of_drift,
+    lengths_of,
+)
 from kernelcg.inference.gaussian.drift import Drift
 from kernelcg.kernels.long_double import LONG_ROUNDOFF, Entries, Reals, long_double_entries, reals
 from kernelcg.operators import KernelPlusDiagonal
@@ -62,10 +70,11 @@ class LongDouble:
             roots = self.A.kernel.diagonal(points).detach().clamp_min(0).sqrt()
         DX2 = (self.A.diagonal[:, None] * X.square()).sum(0)
         floor = self.rounding.norm_of_residual_error(X, roots)
-        floor = floor + UNIT_ROUNDOFF * (DX2.sqrt() + self.rounding.norm(R))
+        own = lengths_of(self.A.diagonal.sqrt()[:, None] * X)
+        floor = floor + UNIT_ROUNDOFF * (own + self.rounding.norm(R))
         rounded = self.rounding.of_products(roots, X) + self.rounding.gamma * (_tensor(exact_B, X) * X).abs().sum(0)
         rounded = rounded + UNIT_ROUNDOFF * (DX2 + (X * R).abs().sum(0) + quadratic.abs())
-        return Certified(X, R, bound.energy(R).sqrt() + floor, floor, quadratic, rounded, self.rounding.gamma)
+        return Certified(X, R, energy_norms(bound, R) + floor, floor, quadratic, rounded, self.rounding.gamma)
 
     def mean(self, X: Tensor, a: Tensor, drift: Drift, beta: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
         """Return k(x, X)a + h(x)β, rounded to float64, and how far it may be off; ``root`` are √k(x, x)."""
@@ -100,4 +109,6 @@ class LongDouble:
 
 
 def _tensor(values: Reals, like: Tensor) -> Tensor:
-    return torch.from_numpy(np.asarray(values, dtype=np.float64)).to(like)
+    """Return the values rounded to float64; ±∞ where that has no number so large."""
+    with np.errstate(over="ignore"):
+        return torch.from_numpy(np.asarray(values, dtype=np.float64)).to(like)

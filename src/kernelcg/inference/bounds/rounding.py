@@ -70,7 +70,7 @@ class Rounding:
 
     def norm(self, delta: Tensor) -> Tensor:
         """Return (k,) upper bounds ‖D^-½ δ‖ of (δᵀA⁻¹δ)^½."""
-        return (delta.square() / self.diagonal[:, None]).sum(0).sqrt()
+        return lengths_of(delta / self.diagonal.sqrt()[:, None])
 
     def norm_of_residual_error(self, X: Tensor, entries: Tensor | float = 0.0) -> Tensor:
         """Return (k,) upper bounds of ‖D^-½ δ‖ for the residuals B − A X.
@@ -78,9 +78,8 @@ class Rounding:
         Where the columns of B are k(X, x*), ``entries`` are their √k**: then |δ_i| is up to γ √k_ii √k** more.
         """
         total = self.root @ X.abs() + entries  # (k,)
-        return self.gamma * (
-            total * self.norm(self.root[:, None]) + (self.diagonal[:, None] * X.square()).sum(0).sqrt()
-        )
+        own = lengths_of(self.diagonal.sqrt()[:, None] * X)
+        return self.gamma * (total * self.norm(self.root[:, None]) + own)
 
     def of_mean(self, root_new: Tensor, weights: Tensor) -> Tensor:
         """Return (t, c) how far k*ᵀa computed in float64 may be off."""
@@ -157,7 +156,19 @@ def certified(
     roots = entries if isinstance(entries, Tensor) else X.new_zeros(X.shape[1])
     rounded = rounding.of_products(roots, X) + rounding.gamma * (B * X).abs().sum(0)
     quadratic = (B * X + X * R).sum(0)
-    return Certified(X, R, bound.energy(R).sqrt() + floor, floor, quadratic, rounded, rounding.gamma)
+    return Certified(X, R, energy_norms(bound, R) + floor, floor, quadratic, rounded, rounding.gamma)
+
+
+def energy_norms(bound: EnergyBound, R: Tensor) -> Tensor:
+    """Return (k,) upper bounds of (rᵀA⁻¹r)^½, whatever the size of r: its squares may be no numbers of float64."""
+    sizes = R.abs().amax(0).clamp_min(1e-300)
+    return sizes * bound.energy(R / sizes).sqrt()
+
+
+def lengths_of(V: Tensor) -> Tensor:
+    """Return (k,) the norms of columns, likewise of any size."""
+    sizes = V.abs().amax(0).clamp_min(1e-300)
+    return sizes * (V / sizes).norm(dim=0)
 
 
 def error_of_drift(drift: Drift, X: Tensor) -> Tensor:
