@@ -23,7 +23,7 @@ FACTOR_BLOCKS, FACTOR_COLUMNS = 6, 512
 LOCAL_BLOCKS, LOCAL_COLUMNS = 24, 128
 """The same of trials from neighbours, with those that wait for iterations and these."""
 
-AFFORDABLE = 2e8
+AFFORDABLE = 1e10
 """Entries of K, those of all points together, up to which rigorous brackets are computed where estimates of errors miss
 the tolerance: they use long double for what float64 does not tell."""
 

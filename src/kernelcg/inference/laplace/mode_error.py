@@ -66,6 +66,9 @@ class ModeError:
     is_certain: bool
 
 
+GIVEN_UP = 0.25
+"""Curvature that stands for that of a point where log p is not concave, relative to the usual one."""
+
 NOWHERE = ModeError(math.inf, math.inf, math.inf, math.inf, math.inf, math.inf, is_certain=False)
 """The error of a point that is no maximum: another Newton step would lead away."""
 
@@ -125,7 +128,11 @@ class _Surroundings:
     # the exact mode
 
     def _variances(self, step: NewtonStep) -> Tensor:
-        """Return `variances`: no more than the prior's and what the drift adds, nor than 1/W."""
+        """Return `variances`: no more than the prior's and what the drift adds, nor than 1/W.
+
+        Where log p is not concave this is an estimate: a point whose observation is given up is taken to be known
+        about as well as its neighbours are, a quarter of their usual W standing for its own.
+        """
         expansion, problem = self.mode.expansion, self.problem
         if isinstance(expansion, ClassExpansion):
             return 2 * self.prior
@@ -135,7 +142,9 @@ class _Surroundings:
             added = (P * solved_for_drift(G, P.T).T).sum(1).clamp_min(0.0)
             found = found + (added if drift_condition(problem, self.mode, G) < 1e10 else torch.inf)
         W = expansion.trace()
-        return torch.minimum(found, torch.where(W > 0, 1 / W, torch.inf)) if self.gp.is_log_concave else found
+        if not self.gp.is_log_concave and bool((W > 0).any()):
+            W = W.clamp_min(GIVEN_UP * float(W[W > 0].median()))
+        return torch.minimum(found, torch.where(W > 0, 1 / W, torch.inf))
 
     def widening(self, reach: Tensor) -> tuple[float, float]:
         r"""Return s and a bound of the change of log|I + KW| where every f_i moves by up to its reach ρ_i.

@@ -95,7 +95,7 @@ class DefaultPriors:
     def log_density(self, gp: Parametric) -> tuple[float, Tensor]:
         """Return log p(r), 0 where it is flat, and its gradient in the log hyperparameters."""
         theta = gp.log_parameters().detach()
-        if not isinstance(gp, GaussianProcess) or math.isinf(self.resolvable):
+        if math.isinf(self.resolvable) or not isinstance(gp, GaussianProcess | LatentProcess):
             return 0.0, torch.zeros_like(theta)
         with torch.enable_grad():
             theta.requires_grad_()
@@ -109,16 +109,19 @@ class DefaultPriors:
         """Return in words where these priors decided, and which features the learned function does not depend on."""
         return (*self._felt(gp), *self._at_bounds(gp), *self._invisible(gp))
 
-    def _ratios(self, gp: GaussianProcess) -> Tensor:
+    def _ratios(self, gp: GaussianProcess | LatentProcess) -> Tensor:
         """Return k(x, x) / noise of a stationary kernel, one for each learned variance of the noise."""
         origin = torch.zeros(1, len(self.ranges), dtype=torch.float64)
-        return gp.kernel.diagonal(origin) / (gp.noise.variance.reshape(-1) + self.known)
+        return gp.kernel.diagonal(origin) / (_learned_noise(gp) + self.known)
 
     def _felt(self, gp: Parametric) -> Iterator[str]:
         """Say what the evidence would gain with less noise: at the optimum its slope is that of the prior."""
         slopes = self.log_density(gp)[1]
-        if isinstance(gp, GaussianProcess) and float(slopes.abs().max()) > FELT:
-            ratio, slope = float(self._ratios(gp).detach().max()), float(slopes[-gp.noise.variance.numel() :].sum())
+        if isinstance(gp, GaussianProcess | LatentProcess) and float(slopes.abs().max()) > FELT:
+            ratio, slope = (
+                float(self._ratios(gp).detach().max()),
+                -float(slopes[: len(gp.kernel.log_parameters())].sum()),
+            )
             yield (
                 f"the default prior holds k(x, x) at {ratio:.2g} times the noise, which float64 resolves: the data "
                 f"have little noise or are nearly linear (evidence alone: {slope:+.2g} nats for each e-fold of less "
@@ -140,7 +143,10 @@ class DefaultPriors:
             return
         kernel, far = gp.kernel.detached(), torch.diag(self.ranges)
         change = (2 * (kernel.diagonal(far) - kernel(torch.zeros_like(far[:1]), far)[0])).clamp_min(0)
-        unseen, constant = change.sqrt() < VISIBLE * math.sqrt(_noise_level(gp)), self.ranges == 0
+        unseen, constant = (
+            change.sqrt() < VISIBLE * math.sqrt(float(_learned_noise(gp).detach().min())),
+            self.ranges == 0,
+        )
         for which, why in (
             (unseen & constant, "constant"),
             (unseen & ~constant, f"over the data each changes the function by less than {VISIBLE:g} sd of the noise"),
@@ -154,9 +160,11 @@ def default_priors(gp: GaussianProcess | LatentProcess, problem: Regression | Ob
     """Return the priors for what the user left open, in the units of these data."""
     X = problem.X.cpu()
     ranges = X.amax(0) - X.amin(0)
-    if not isinstance(gp, GaussianProcess) or not isinstance(problem, Regression):
-        return DefaultPriors(*_vectors(gp, _kernel_bounds(gp.kernel, X, None, "kernel")), ranges)
     resolvable = largest_ratio(len(X))
+    if not isinstance(gp, GaussianProcess) or not isinstance(problem, Regression):
+        free = isinstance(gp, LatentProcess) and gp.kernel.is_stationary and _has_free_scale(gp)
+        ends = _vectors(gp, _kernel_bounds(gp.kernel, X, None, "kernel"))
+        return DefaultPriors(*ends, ranges, len(X), resolvable if free else math.inf)
     known = 0.0 if problem.noise_variance is None else float(problem.noise_variance.min())
     powers = spread_of(problem.Y).square().cpu()
     power = float(powers.mean()) or 1.0
@@ -166,6 +174,23 @@ def default_priors(gp: GaussianProcess | LatentProcess, problem: Regression | Ob
     if not gp.kernel.is_stationary or any(one != FREE for one in gp.noise.restrictions()):
         resolvable = math.inf
     return DefaultPriors(*_vectors(gp, bounds), ranges, problem.Y.numel(), resolvable, known)
+
+
+def _learned_noise(gp: GaussianProcess | LatentProcess) -> Tensor:
+    """Return the variances of observations given the function, differentiable; 1 for likelihoods in other units."""
+    if isinstance(gp, GaussianProcess):
+        return gp.noise.variance.reshape(-1)
+    if isinstance(gp.likelihood, Gaussian):
+        return gp.likelihood.variance.reshape(1)
+    return gp.likelihood.scale.square().reshape(1) if isinstance(gp.likelihood, StudentT) else torch.ones(1).double()
+
+
+def _has_free_scale(gp: LatentProcess) -> bool:
+    """Say whether the likelihood has errors in the units of y, about whose size the user said nothing."""
+    likelihood = gp.likelihood
+    if isinstance(likelihood, StudentT):
+        return likelihood._restriction("scale") == FREE
+    return isinstance(likelihood, Gaussian) and likelihood._restriction("variance") == FREE
 
 
 def largest_ratio(n: int) -> float:
@@ -216,12 +241,3 @@ def _vectors(gp: Parametric, bounds: dict[str, tuple[float, float]]) -> tuple[Te
         lower.append(min(math.log(low), start) if low > 0 else -math.inf)
         upper.append(max(math.log(high), start) if high < math.inf else math.inf)
     return torch.tensor(lower, dtype=torch.float64), torch.tensor(upper, dtype=torch.float64)
-
-
-def _noise_level(gp: GaussianProcess | LatentProcess) -> float:
-    """Return the variance of an observation given the function; 1 where that is in units of its own, as log-odds."""
-    if isinstance(gp, GaussianProcess):
-        return float(gp.noise.variance.detach().min())
-    if isinstance(gp.likelihood, Gaussian):
-        return float(gp.likelihood.variance.detach())
-    return float(gp.likelihood.scale.detach()) ** 2 if isinstance(gp.likelihood, StudentT) else 1.0
