@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 .PHONY: demo photograph test fuzz fuzz-files lint docs check bench bench-plan figure1 figures23 figures-quick format clean
 
 demo: $(INSTALLED)  ## fit a table of invented houses, predict, write a report: demo/houses.html
-	$(BIN)/kernelcg demo --out demo
+	$(BIN)/kernelcg demo --out demo --force
 
 photograph: $(INSTALLED)  ## restore a photograph from a seventh of its pixels, compare solvers, write demo.png
 	$(BIN)/python examples/demo.py

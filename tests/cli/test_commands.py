@@ -239,3 +239,41 @@ def test_help_is_lazy():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_no_file_is_written_over_another(folder, tmp_path):
+    data, model = tmp_path / "data.csv", tmp_path / "model.html"
+    for source, copy in ((folder / "houses.csv", data), (folder / "houses.kcg", model)):
+        copy.write_bytes(source.read_bytes())
+    before = data.read_bytes(), model.read_bytes()
+    for arguments, words in (
+        (["fit", data, "-t", "price", "--checkpoint", data], "exists"),
+        (["fit", data, "-t", "price", "--checkpoint", data, "--force"], "are the same file"),
+        (
+            ["fit", data, "-t", "price", "-o", tmp_path / "m.kcg", "--checkpoint", tmp_path / "m.kcg"],
+            "are the same file",
+        ),
+        (["fit", data, "-t", "price", "-o", tmp_path / "new.html"], "are the same file"),
+        (["report", model, "--force"], "are the same file"),
+        (["predict", folder / "houses.kcg", data, "-o", data, "--force"], "are the same file"),
+    ):
+        done = kernelcg(*arguments)
+        assert (done.returncode, words in done.stderr) == (2, True), done.stderr
+    assert (data.read_bytes(), model.read_bytes()) == before
+
+
+def test_a_demonstration_replaces_nobodys_files(tmp_path):
+    (tmp_path / "houses.csv").write_text("mine")
+    done = kernelcg("demo", "-o", tmp_path)
+    assert (done.returncode, "exists" in done.stderr) == (2, True)
+    assert [one.name for one in tmp_path.iterdir()] == ["houses.csv"]
+    assert (tmp_path / "houses.csv").read_text() == "mine"
+
+
+def test_notes_name_categories_with_brackets_and_values_newly_missing(folder, tmp_path):
+    pd.read_csv(folder / "houses.csv").head(3).assign(kind="[/i]", area=np.nan).to_csv(tmp_path / "b.csv", index=False)
+    done = kernelcg("predict", folder / "houses.kcg", tmp_path / "b.csv")
+    said = done.stderr.replace("\n", " ")
+    assert done.returncode == 0, done.stderr
+    assert "'[/i]'" in said
+    assert "'area' is missing in 3 rows" in said

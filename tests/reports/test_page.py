@@ -12,7 +12,7 @@ import pytest
 
 from kernelcg.plots import save_picture
 from kernelcg.reports.page import page_of
-from kernelcg.reports.pictures import pictures
+from kernelcg.reports.pictures import _typical, pictures
 from kernelcg.tables import Table, fit_table
 from kernelcg.tables.fitting import prepare
 from kernelcg.tables.houses import houses
@@ -101,3 +101,11 @@ def test_a_browser_draws_all_pictures_without_an_error(request, tmp_path, which,
 
 def test_a_frame_of_plain_columns_needs_nothing_else(regression):
     assert isinstance(regression.predict(pd.DataFrame(houses(3)).drop(columns="price")), pd.DataFrame)
+
+
+def test_the_typical_house_is_of_the_commonest_kind(regression):
+    X = regression.estimator.posterior_.problem.X.numpy()
+    for name in ("kind", "heating"):
+        features = regression.encoding.groups()[name]
+        expected = np.eye(len(features))[X[:, features].sum(0).argmax()]
+        np.testing.assert_array_equal(_typical(regression, X)[features], expected)

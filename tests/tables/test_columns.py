@@ -93,3 +93,21 @@ def test_another_table_is_encoded_alike():
 def test_missing_columns_are_named():
     with pytest.raises(TableError, match="no column 'word', 'flag'"):
         encoded().features(FRAME[["number", "day"]])
+
+
+def test_whole_numbers_name_the_same_categories_where_one_is_missing():
+    encoding = encoded(pd.DataFrame({"zone": [1, 2, 3, 1]}), categorical=("zone",))
+    with_a_gap = pd.DataFrame({"zone": [3, None, 2]})  # read as floats
+    np.testing.assert_array_equal(encoding.features(with_a_gap), [[0, 0, 1], [0, 0, 0], [0, 1, 0]])
+    assert encoding.unseen(with_a_gap) == {"zone": ["(missing)"]}
+
+
+def test_what_is_no_date_is_refused_in_a_column_of_dates():
+    encoding = encoded(FRAME)
+    with pytest.raises(TableError, match=r"'day' must hold dates.*'31\.12\.2024' in row 2"):
+        encoding.features(FRAME.assign(day=["2024-01-01", "31.12.2024", None, None]))
+
+
+def test_values_missing_where_none_was_are_counted():
+    encoding = encoded(pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [1.0, np.nan, 2.0]}))
+    assert encoding.newly_missing(pd.DataFrame({"a": [np.nan, 1.0], "b": [np.nan, 1.0]})) == {"a": 1}

@@ -99,3 +99,13 @@ def test_a_model_without_columns_is_told_from_one_with(tmp_path):
     GPRegressor(optimizer=None).fit(X, X[:, 0]).save(tmp_path / "plain.kcg")
     with pytest.raises(ModelFileError, match="without columns"):
         load_table_model(tmp_path / "plain.kcg")
+
+
+def test_a_target_named_like_another_column_of_the_predictions_is_kept():
+    made = table(30)
+    renamed = Table(made.frame.rename(columns={"y": "std"}), "made up")
+    options = {"method": "direct", "optimizer": None}
+    model = fit_table(prepare(renamed, "std", options=options), hold_out=False).model
+    found = model.predict(renamed.frame)
+    assert list(found) == ["std (predicted)", "std", "lower", "upper"]
+    np.testing.assert_allclose(found["std (predicted)"], (found.lower + found.upper) / 2)

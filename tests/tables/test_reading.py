@@ -111,3 +111,17 @@ def test_a_file_without_permission_is_named(tmp_path):
     path.chmod(0)
     with pytest.raises(TableError, match="permission"):
         read_table(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("mark.csv", b"\xef\xbb\xbf\n"),
+        ("cell.csv", 'a,y\n"' + "x" * 200_000 + '",1\n'),
+        ("packed.csv.gz", gzip.compress(b"a,y\n", mtime=0)[:10] + b"\xff" * 30),
+        ("arrays.npz", b"PK\x03\x04 and then nothing of an archive"),
+    ],
+)
+def test_damaged_files_are_refused_in_words(tmp_path, name, content):
+    with pytest.raises(TableError, match=name):
+        read_table(written(tmp_path, name, content))

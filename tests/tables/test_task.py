@@ -51,3 +51,8 @@ def test_targets_that_cannot_be_learned_are_refused(values, task, words):
 def test_a_missing_target_names_the_columns():
     with pytest.raises(TableError, match=r"no column 'z'; the columns are 'y'"):
         target_of(pd.DataFrame({"y": [1]}), "z")
+
+
+def test_classes_of_whole_numbers_have_their_names_where_one_is_missing():
+    found = target_of(pd.DataFrame({"y": [1, 2, None, 2]}), "y", Task.CLASSIFICATION)
+    assert list(found.values) == ["1", "2", "2"]

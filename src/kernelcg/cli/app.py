@@ -111,6 +111,15 @@ def _require_new(path: Path | None, force: bool) -> None:
         _fail(f"error: you have no permission to write into {path.resolve().parent}")
 
 
+def _require_different(files: dict[str, Path | None]) -> None:
+    """Refuse to write two files to the same place, or one over what is read."""
+    seen = dict[Path, str]()
+    for role, path in files.items():
+        first = role if path is None else seen.setdefault(path.resolve(), role)
+        if first != role:
+            _fail(f"error: {first} and {role} are the same file, {path}; give them different names")
+
+
 @app.command(
     epilog="Example: kernelcg fit houses.csv --target price --out houses.kcg --checkpoint run.kcg; after an "
     "interruption the same with --resume goes on to the same numbers."
@@ -151,6 +160,8 @@ def fit(
         _require_new(out, force)
         page = out.with_suffix(".html") if out is not None and report else None
         _require_new(page, force)
+        _require_new(checkpoint, force or resume)
+        _require_different({"--out": out, "the page": page, "--checkpoint": checkpoint, "the data": Path(data)})
         prepared, console = _prepared(
             data, target, task, kernel, settings, categorical, leave_out, season, memory, max_seconds, jobs, seed,
             delimiter, encoding, quiet=quiet or as_json, as_json=as_json,
@@ -185,7 +196,7 @@ def _prepared(
     console = Console(stderr=True)
     needed = memory_to_read(data)
     if needed is not None and needed > LARGE_FILE and not quiet:
-        console.print(f"reading {data} takes about {in_bytes(needed)} of memory", highlight=False)
+        console.print(f"reading {data} takes about {in_bytes(needed)} of memory", highlight=False, markup=False)
     given = {"kernel": kernel, "memory": memory, "max_seconds": max_seconds, "n_jobs": jobs}
     options = {name: value for name, value in given.items() if value is not None}
     options |= {"random_state": seed, **parsed_options(settings or [])}
@@ -261,6 +272,7 @@ def predict(
         if not 0 < interval < 100:
             raise TableError(f"--interval must lie between 0 and 100 per cent, not {interval:g}")
         _require_new(out, force)
+        _require_different({"the model": model, "--out": out, "the data": Path(data)})
         code = run_predict(
             model,
             data,
@@ -349,17 +361,21 @@ def demo(
     folder: Annotated[Path, typer.Option("--out", "-o", help="Where the demonstration writes its files.")] = Path(
         "demo"
     ),
+    force: Force = False,
     quiet: Quiet = False,
 ) -> None:
     """Fit a table of houses that comes with kernelcg, predict, and write a report: about a minute."""
     with _explained():
-        from kernelcg.cli.machine import run_demo
+        from kernelcg.cli.machine import DEMO_FILES, run_demo
 
+        if folder.exists():
+            for name in DEMO_FILES:
+                _require_new(folder / name, force)
         code = run_demo(folder, quiet=quiet)
     raise typer.Exit(code)
 
 
-@app.command(name="report", epilog="Example: kernelcg report houses.kcg houses.csv --out houses.html")
+@app.command(name="report", epilog="Example: kernelcg report houses.kcg --out houses.html")
 def write_report(
     model: Annotated[Path, typer.Argument(help="A model that kernelcg fit has written.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The page; MODEL.html unless given.")] = None,
@@ -370,5 +386,6 @@ def write_report(
         from kernelcg.cli.fitting import run_report
 
         page = out or model.with_suffix(".html")
+        _require_different({"the model": model, "the page": page})
         _require_new(page, force)
         run_report(model, page)

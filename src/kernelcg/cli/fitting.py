@@ -18,6 +18,9 @@ from kernelcg.tables.reading import TableError, read_table
 
 CERTIFIED, NOT_CERTIFIED, INTERRUPTED = 0, 3, 130
 
+PREDICTIONS = (".csv", ".gz", ".txt", ".parquet", ".pq")
+"""Endings of files of predictions."""
+
 HINT = "(Ctrl-C keeps the best so far)"
 
 
@@ -104,11 +107,17 @@ def run_predict(
     quiet: bool,
 ) -> int:
     """Predict for every row of a table, write or print the predictions, and return the code to end with."""
+    if out is not None and out.suffix.lower() not in PREDICTIONS:
+        raise TableError(f"predictions are written as .csv, .csv.gz or .parquet, not as {out.suffix or out.name!r}")
     fitted, table = load_table_model(model), read_table(data, delimiter=delimiter, encoding=encoding)
     console = Console(stderr=True)
     for name, levels in fitted.encoding.unseen(table.frame).items():
         shown_levels = ", ".join(map(repr, levels[:5])) + (", …" if len(levels) > 5 else "")
-        console.print(f"note: {name!r} has categories that the fit has not seen: {shown_levels}", highlight=False)
+        note = f"note: {name!r} has categories that the fit has not seen: {shown_levels}"
+        console.print(note, highlight=False, markup=False)
+    for name, count in fitted.encoding.newly_missing(table.frame).items():
+        note = f"note: {name!r} is missing in {count:,} rows, and was in none of the fit: its median stands for it"
+        console.print(note, highlight=False, markup=False)
     with shown(console, "predicting", quiet=quiet) as progress:
         found = fitted.predict(table.frame, interval=interval, callback=progress)
     if keep:
@@ -117,10 +126,8 @@ def run_predict(
         print(found.to_csv(index=False), end="")
     elif out.suffix.lower() in (".parquet", ".pq"):
         found.to_parquet(out, index=False)
-    elif out.suffix.lower() in (".csv", ".gz", ".txt"):
-        found.to_csv(out, index=False)
     else:
-        raise TableError(f"predictions are written as .csv, .csv.gz or .parquet, not as {out.suffix or out.name!r}")
+        found.to_csv(out, index=False)
     return CERTIFIED if words.is_certified(fitted.estimator) else NOT_CERTIFIED
 
 

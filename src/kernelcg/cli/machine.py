@@ -21,6 +21,9 @@ SIZES = (1_000, 5_000, 20_000, 100_000)
 
 FEATURES = 8
 
+DEMO_FILES = ("houses.csv", "new_houses.csv", "houses.kcg", "houses.html")
+"""What the demonstration writes: a table, rows to predict, the model and its page."""
+
 
 def run_bench(rows: int) -> None:
     """Measure products and a factorisation, and price fits of several sizes."""
@@ -69,11 +72,10 @@ def run_demo(folder: Path, *, quiet: bool) -> int:
     from kernelcg.tables.reading import read_table
 
     folder.mkdir(parents=True, exist_ok=True)
-    data, new = folder / "houses.csv", folder / "new_houses.csv"
+    data, new, model, page = (folder / name for name in DEMO_FILES)
     frame = houses()
     frame.to_csv(data, index=False)
     frame.drop(columns="price").head(5).assign(area=lambda t: t.area + 20).to_csv(new, index=False)
-    model, page = folder / "houses.kcg", folder / "houses.html"
     print(f"$ kernelcg fit {data} --target price --out {model}")
     code = run_fit(
         prepare(read_table(data), "price"),

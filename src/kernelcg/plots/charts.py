@@ -121,7 +121,7 @@ def relevance(shares: Mapping[str, float]) -> Any:
 
 
 def dependence(at: ArrayLike, mean: ArrayLike, lower: ArrayLike, upper: ArrayLike, name: str, target: str) -> Any:
-    """Draw the prediction along one column, the others at their medians, with 95 % of the function and of new rows."""
+    """Draw the prediction along one column, the others at their medians, with a 95 % band of the function."""
     frame = pd.DataFrame({"at": at, "mean": mean, "lower": lower, "upper": upper})
     x = alt.X("at", title=name, scale=alt.Scale(zero=False))
     band = alt.Chart(frame).mark_area(opacity=0.25, color=ACCENT).encode(x, alt.Y("lower"), alt.Y2("upper"))

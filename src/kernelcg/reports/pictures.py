@@ -23,6 +23,8 @@ CURVES = 4
 GRID = 60
 """Points of a curve."""
 
+OTHERS = "The other columns are at their medians or commonest categories"
+
 CELLS = 28
 """Points of a map in each direction."""
 
@@ -100,7 +102,7 @@ def _along_columns(model: TableModel, shares: dict[str, float]) -> Iterator[Pict
     groups, X = model.encoding.groups(), _inputs(model)
     numeric = [column.name for column in model.encoding.columns if column.kind in (Kind.NUMBER, Kind.DATE)]
     chosen = sorted(numeric, key=lambda name: -shares.get(name, 0.0))[:CURVES]
-    typical = np.median(X, axis=0)
+    typical = _typical(model, X)
     for name in chosen:
         feature = groups[name][0]
         grid = _range(X[:, feature], GRID)
@@ -109,7 +111,7 @@ def _along_columns(model: TableModel, shares: dict[str, float]) -> Iterator[Pict
         mean, lower, upper, label = _band(model, points)
         yield Picture(
             f"Along {name}",
-            "The other columns are at their medians; the band holds the function with probability 95 %.",
+            f"{OTHERS}; the band holds the function with probability 95 %.",
             plots.dependence(grid, mean, lower, upper, name, label),
         )
     if len(chosen) >= 2:
@@ -124,9 +126,20 @@ def _map(model: TableModel, X: Floats, typical: Floats, names: list[str], featur
     values, label = _level(model, points)
     return Picture(
         f"{names[0]} and {names[1]}",
-        "Predictions over the two columns that matter most; the others are at their medians.",
+        f"Predictions over the two numeric columns that matter most. {OTHERS}.",
         plots.map_of(x, y, values, [*names, label]),
     )
+
+
+def _typical(model: TableModel, X: Floats) -> Floats:
+    """Return the median of every number and the commonest category of every other column."""
+    found, groups = np.median(X, axis=0), model.encoding.groups()
+    for column in model.encoding.columns:
+        if column.kind is Kind.CATEGORY:
+            rows, counts = np.unique(X[:, groups[column.name]], axis=0, return_counts=True)
+            found[groups[column.name]] = rows[counts.argmax()]
+    typical: Floats = found
+    return typical
 
 
 def _range(values: Floats, count: int) -> Floats:

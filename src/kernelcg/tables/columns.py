@@ -75,7 +75,7 @@ class Column:
             case Kind.CATEGORY:
                 words = _words(values)
                 return np.stack([words == level for level in self._shown_levels()], axis=1).astype(np.float64)
-        numbers = _days(values) if self.kind is Kind.DATE else _numbers(values, self.name)
+        numbers = _days(values, self.name) if self.kind is Kind.DATE else _numbers(values, self.name)
         missing = np.isnan(numbers)
         filled = np.where(missing, self.fill, numbers)
         parts = [filled]
@@ -89,6 +89,11 @@ class Column:
         if self.kind is not Kind.CATEGORY:
             return []
         return sorted(set(_words(values)) - set(self.levels))
+
+    def newly_missing(self, values: pd.Series) -> int:
+        """Return how many values are missing in a table though none was in the rows of the fit."""
+        imputed = self.kind in (Kind.NUMBER, Kind.DATE) and not self.flagged
+        return int(values.isna().sum()) if imputed else 0
 
     def _shown_levels(self) -> tuple[str, ...]:
         return self.levels[1:] if len(self.levels) == 2 else self.levels
@@ -162,6 +167,11 @@ class Encoding:
         found = {one.name: one.unknown_levels(frame[one.name]) for one in self.columns if one.name in frame.columns}
         return {name: levels for name, levels in found.items() if levels}
 
+    def newly_missing(self, frame: pd.DataFrame) -> dict[str, int]:
+        """Return by column how many values are missing where none was in the fit: they count as its median."""
+        found = {one.name: one.newly_missing(frame[one.name]) for one in self.columns if one.name in frame.columns}
+        return {name: count for name, count in found.items() if count}
+
     def to_json(self) -> list[dict[str, Any]]:
         """Return plain values that `from_json` reads."""
         return [{**asdict(column), "levels": list(column.levels)} for column in self.columns]
@@ -198,7 +208,9 @@ def _column(values: pd.Series, name: str, categorical: bool, season: bool) -> Co
 
 
 def _dated(values: pd.Series, name: str, season: bool, missing: float) -> Column:
-    return Column(name, Kind.DATE, float(np.nanmedian(_days(values))), missing > 0, season=season, missing=missing)
+    return Column(
+        name, Kind.DATE, float(np.nanmedian(_days(values, name))), missing > 0, season=season, missing=missing
+    )
 
 
 def _is_numeric(known: pd.Series, name: str) -> bool:
@@ -229,8 +241,14 @@ def _numbers(values: pd.Series, name: str) -> Floats:
 
 def _words(values: pd.Series) -> NDArray[Any]:
     return np.array(
-        [MISSING_LEVEL if missing else str(one) for one, missing in zip(values, values.isna(), strict=True)]
+        [MISSING_LEVEL if missing else as_word(one) for one, missing in zip(values, values.isna(), strict=True)]
     )
+
+
+def as_word(value: Any) -> str:
+    """Return the name of a category: 2.0 is "2", since whole numbers are read as floats where one is missing."""
+    is_whole = isinstance(value, float | np.floating) and value.is_integer()
+    return str(int(value)) if is_whole else str(value)
 
 
 def _are_dates(known: pd.Series) -> bool:
@@ -241,9 +259,15 @@ def _are_dates(known: pd.Series) -> bool:
     return bool(pd.to_datetime(words, errors="coerce", format="ISO8601").notna().all())
 
 
-def _days(values: pd.Series) -> Floats:
+def _days(values: pd.Series, name: str) -> Floats:
     """Return days since 1970 as numbers, NaN for missing ones."""
     times = pd.to_datetime(values, errors="coerce", utc=True, format=None if _is_time(values) else "ISO8601")
+    wrong = np.flatnonzero(times.isna().to_numpy() & values.notna().to_numpy())
+    if len(wrong):
+        raise TableError(
+            f"column {name!r} must hold dates such as 2024-05-31, but has {values.iloc[wrong[0]]!r} in row "
+            f"{wrong[0] + 1}; mend it or leave it empty"
+        )
     seconds = (times - pd.Timestamp("1970-01-01", tz="UTC")).dt.total_seconds()
     return seconds.to_numpy(dtype=np.float64) / DAY
 

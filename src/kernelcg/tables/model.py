@@ -46,7 +46,8 @@ class TableModel:
     def predict(self, frame: pd.DataFrame, *, interval: float = 0.95, callback: Listener | None = None) -> pd.DataFrame:
         """Return predictions, a row for each row of the table, in the units of the target.
 
-        Numbers and counts come with the standard deviation of a new observation and an interval that should cover it
+        The prediction has the name of the target, with "(predicted)" added where another column has that name. Numbers
+        and counts come with the standard deviation of a new observation and an interval that should cover it
         with probability ``interval``; classes with the probability of each.
 
         Raises
@@ -65,9 +66,13 @@ class TableModel:
             case Task.CLASSIFICATION:
                 P = self.estimator.predict_proba(X, callback=callback)
                 best = self.estimator.classes_[P.argmax(axis=1)]
-                shown = {f"P({label})": P[:, i] for i, label in enumerate(self.estimator.classes_)}
-                return pd.DataFrame({self.target: best, **shown})
-        return pd.DataFrame({self.target: mean, "std": std, "lower": lower, "upper": upper})
+                return self._beside(best, {f"P({label})": P[:, i] for i, label in enumerate(self.estimator.classes_)})
+        return self._beside(mean, {"std": std, "lower": lower, "upper": upper})
+
+    def _beside(self, predicted: Any, others: dict[str, Any]) -> pd.DataFrame:
+        """Return the predictions as the first column, under a name that no other column has."""
+        name = f"{self.target} (predicted)" if self.target in others else self.target
+        return pd.DataFrame({name: predicted, **others})
 
     def _counts_between(self, X: Floats, interval: float) -> tuple[Floats, Floats]:
         """Return quantiles of new counts: f is drawn from its Gaussian, y from the likelihood given f."""

@@ -6,6 +6,8 @@ import io
 import os
 import re
 import sys
+import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -81,7 +83,7 @@ def read_table(path: str | os.PathLike[str], *, delimiter: str | None = None, en
         content = gzip.decompress(content) if content[:2] == GZIP else content
         if kind in (".npy", ".npz"):
             return _checked(_from_numpy(content, file.name), file.name)
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zlib.error, zipfile.BadZipFile) as error:
         if isinstance(error, TableError):
             raise
         raise TableError(f"{name} cannot be read: {_reason(error)}") from None
@@ -100,14 +102,19 @@ def _reason(error: Exception) -> str:
 
 
 def _from_text(content: bytes, name: str, delimiter: str | None, encoding: str | None) -> Table:
-    if not content.strip():
-        raise TableError(f"{name} is empty")
     text, used = _decoded(content, name, encoding)
+    if not text.strip():
+        raise TableError(f"{name} is empty")
     if "\x00" in text[:SAMPLE]:
         raise TableError(f"{name} is not text: give it the ending of its format (.parquet, .feather, .npy, .npz)")
-    sep = delimiter or _delimiter(text[:SAMPLE])
-    _check_header(text, sep, name)
-    decimal = "," if sep != "," and _has_decimal_comma(text[:SAMPLE], sep) else "."
+    try:
+        sep = delimiter or _delimiter(text[:SAMPLE])
+        _check_header(text, sep, name)
+        decimal = "," if sep != "," and _has_decimal_comma(text[:SAMPLE], sep) else "."
+    except csv.Error as error:
+        raise TableError(
+            f"{name} cannot be read as a table: {_reason(error)}; is a quotation mark not closed?"
+        ) from None
     try:
         frame = pd.read_csv(io.StringIO(text), sep=sep, decimal=decimal, skipinitialspace=True, low_memory=False)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, OverflowError) as error:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from kernelcg.tables.columns import as_word
 from kernelcg.tables.reading import TableError
 
 FEW_CODES = 10
@@ -64,7 +65,7 @@ def target_of(frame: pd.DataFrame, name: str, task: Task | None = None) -> Targe
         numbers = np.full(len(values), np.nan)
     chosen, reason = _detected(numbers) if task is None else (task, "as asked for")
     if chosen is Task.CLASSIFICATION:
-        labels = values.astype(str).to_numpy()
+        labels = np.array([as_word(value) for value in values], dtype=object)
         if len(np.unique(labels)) < 2:
             raise TableError(f"the target {name!r} has one class only, {labels[0]!r}: there is nothing to learn")
         return Target(name, chosen, reason, labels, present)
