@@ -15,9 +15,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from kernelcg.cli.codes import BAD_INPUT, NOT_CERTIFIED
 from kernelcg.cli.options import parsed_options
-
-CERTIFIED, BAD_INPUT, NOT_CERTIFIED, INTERRUPTED = 0, 2, 3, 130
 
 app = typer.Typer(
     name="kernelcg",
@@ -164,7 +163,7 @@ def fit(
         _require_different({"--out": out, "the page": page, "--checkpoint": checkpoint, "the data": Path(data)})
         prepared, console = _prepared(
             data, target, task, kernel, settings, categorical, leave_out, season, memory, max_seconds, jobs, seed,
-            delimiter, encoding, quiet=quiet or as_json, as_json=as_json,
+            delimiter, encoding, quiet=quiet or as_json,
         )  # fmt: skip
         code = run_fit(
             prepared,
@@ -185,7 +184,7 @@ def _prepared(
     data: str, target: str, task: str | None, kernel: str | None, settings: list[str] | None,
     categorical: list[str] | None, leave_out: list[str] | None, season: bool, memory: str | None,
     max_seconds: float | None, jobs: int | None, seed: int, delimiter: str | None, encoding: str | None,
-    *, quiet: bool, as_json: bool,
+    *, quiet: bool,
 ) -> tuple[Any, Console]:  # fmt: skip
     """Return the table ready for a fit, and the console for progress."""
     from kernelcg.planning.plan import in_bytes
@@ -241,7 +240,7 @@ def plan(
 
         prepared, _ = _prepared(
             data, target, task, kernel, settings, categorical, leave_out, season, memory, max_seconds, jobs, seed,
-            delimiter, encoding, quiet=True, as_json=as_json,
+            delimiter, encoding, quiet=True,
         )  # fmt: skip
         made = prepared.estimator.plan(prepared.X, prepared.y)
         if as_json:

@@ -8,6 +8,7 @@ import numpy as np
 from rich.console import Console
 
 from kernelcg.cli import words
+from kernelcg.cli.codes import CERTIFIED, INTERRUPTED, NOT_CERTIFIED
 from kernelcg.cli.progress import shown
 from kernelcg.estimators.training_files import checkpoints
 from kernelcg.events import Listener, together
@@ -15,8 +16,6 @@ from kernelcg.planning.plan import in_bytes
 from kernelcg.tables.fitting import Fitted, Prepared, fit_table
 from kernelcg.tables.model import load_table_model
 from kernelcg.tables.reading import TableError, read_table
-
-CERTIFIED, NOT_CERTIFIED, INTERRUPTED = 0, 3, 130
 
 PREDICTIONS = (".csv", ".gz", ".txt", ".parquet", ".pq")
 """Endings of files of predictions."""

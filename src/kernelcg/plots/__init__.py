@@ -1,8 +1,8 @@
 """Pictures of models, made of plain numbers by Altair.
 
 One description of a picture serves the interactive page, which needs no network, and files: `save_picture` writes PNG
-and SVG without a browser. That is why Altair was chosen: Plotly's pages are five times as large and its PNG files
-need a browser; matplotlib's pictures are not interactive.
+and SVG without a browser. That is why Altair was chosen: Plotly's PNG files need a browser, and
+matplotlib's pictures are not interactive.
 """
 
 from kernelcg.plots.charts import (

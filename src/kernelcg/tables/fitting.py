@@ -1,12 +1,11 @@
 """Fitting a model to a table: learn on nine tenths of the rows, score the rest, then condition on all rows."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from sklearn.base import clone
 
@@ -102,7 +101,6 @@ def fit_table(
     seed: int = 0,
     callback: Listener | None = None,
     resume: Any = None,
-    tell: Callable[[str], None] = lambda _: None,
 ) -> Fitted:
     """Learn the hyperparameters, score them on rows held out, and condition the model on all rows.
 
@@ -111,24 +109,19 @@ def fit_table(
     hold_out : whether a tenth of the rows is kept from learning; a model that was learned from the other rows is
         scored on them, and then conditioned on all rows with the same hyperparameters
     callback, resume : as in `GPRegressor.fit`
-    tell : told in a few words what is done next
     """
     X, y, task = prepared.X, prepared.y, prepared.target.task
     held = _held_out(y, task, seed) if hold_out and len(X) >= FEWEST_ROWS else np.zeros(len(X), dtype=bool)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        tell("learning")
         model = clone(prepared.estimator).fit(X[~held], y[~held], callback=callback, resume=resume)
         learning = model.learning_
         interrupted = any(one.stopped for one in (learning if isinstance(learning, tuple) else (learning,)))
         kept: dict[str, Any] = {"scores": {}}
         if held.any():
-            tell("scoring the rows held out")
             unseen = HeldOut.of(task, model, X[held], y[held])
             kept = {"scores": unseen.scores(), "held_out": unseen.to_json()}
-            tell("conditioning on all rows")
             model = _on_all_rows(model, task, X, y, held, callback)
-        tell("relevance of the columns")
         relevance = relevances(model, X, prepared.encoding.groups(), seed)
     words = tuple(dict.fromkeys(str(one.message) for one in caught))
     facts = {
@@ -167,8 +160,3 @@ def _on_all_rows(
     if task is Task.COUNTS:
         learned["likelihood"] = model.likelihood_
     return clone(model).set_params(**learned).fit(X, y, callback=callback)
-
-
-def as_frame(prepared: Prepared) -> pd.DataFrame:
-    """Return the features by name."""
-    return pd.DataFrame(prepared.X, columns=prepared.encoding.feature_names())
