@@ -4,9 +4,12 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 BENCH_INSTALLED := .venv/.bench-installed
 DOCS_INSTALLED := .venv/.docs-installed
+OLDEST_TESTS := tests/packaging tests/backends/test_choice.py tests/backends/test_products.py \
+                tests/kernels/test_kernel_parameters.py tests/estimators/test_regressor.py tests/estimators/test_classifier.py \
+                tests/estimators/test_saving.py tests/solvers/test_invariants.py
 export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: demo photograph test fuzz fuzz-files lint docs check bench bench-plan figure1 figures23 figures-quick format clean
+.PHONY: demo photograph test oldest wheel fuzz fuzz-files lint docs check bench bench-plan figure1 figures23 figures-quick format clean
 
 demo: $(INSTALLED)  ## fit a table of invented houses, predict, write a report: demo/houses.html
 	$(BIN)/kernelcg demo --out demo --force
@@ -16,6 +19,15 @@ photograph: $(INSTALLED)  ## restore a photograph from a seventh of its pixels, 
 
 test: $(INSTALLED)  ## run all tests, in parallel, one thread each
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -q
+
+oldest:  ## install the oldest versions that are allowed into .venv-oldest, run a part of the tests with them
+	test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet --constraint constraints-oldest.txt . "pytest>=8" "hypothesis>=6.100"
+	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -q -W "ignore:.*torch.load:FutureWarning" $(OLDEST_TESTS)
+
+wheel:  ## build the sdist and from it the wheel into dist/; fails without the compiled module
+	$(PYTHON) -m pip install --quiet build
+	KERNELCG_REQUIRE_NATIVE=1 $(PYTHON) -m build
 
 fuzz-files: $(INSTALLED)  ## change 5,000 model files, checksums recomputed: each is refused in words or works; prints its seed
 	OMP_NUM_THREADS=1 $(BIN)/python tests/estimators/mutated_files.py

@@ -2,6 +2,10 @@
 
 #include <stdexcept>
 
+#if defined(__x86_64__)
+#include "processor.hpp"
+#endif
+
 namespace kernelcg {
 
 namespace baseline {
@@ -31,7 +35,7 @@ Level compiled(const char* name, const Variant* variant, bool supported) {
 
 Level avx2_level() {
 #if defined(KERNELCG_HAS_AVX2)
-    return compiled("avx2", avx2::variant(), __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"));
+    return compiled("avx2", avx2::variant(), this_processor().avx2_and_fma);
 #else
     return missing("avx2");
 #endif
@@ -39,10 +43,7 @@ Level avx2_level() {
 
 Level avx512_level() {
 #if defined(KERNELCG_HAS_AVX512)
-    const bool supported = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-                           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
-                           __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    return compiled("avx512", avx512::variant(), supported);
+    return compiled("avx512", avx512::variant(), this_processor().avx512);
 #else
     return missing("avx512");
 #endif

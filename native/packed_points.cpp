@@ -1,7 +1,5 @@
 #include "packed_points.hpp"
 
-#include <algorithm>
-#include <new>
 #include <stdexcept>
 #include <type_traits>
 
@@ -9,14 +7,6 @@
 
 namespace kernelcg {
 namespace {
-
-constexpr size_t kCacheLine = 64;
-
-void* allocate(int64_t bytes) {
-    void* memory = nullptr;
-    if (posix_memalign(&memory, kCacheLine, std::max(size_t(bytes), kCacheLine)) != 0) throw std::bad_alloc();
-    return memory;
-}
 
 int64_t packed_bytes(int64_t rows, int64_t features, bool single, const Variant& variant) {
     return single ? variant.single_precision.panels_bytes(rows, features)
@@ -27,7 +17,7 @@ int64_t packed_bytes(int64_t rows, int64_t features, bool single, const Variant&
 
 PackedPoints::PackedPoints(int64_t rows, int64_t features, bool single, int threads, int level)
     : rows_(rows), features_(features), single_(single), threads_(threads), level_(level),
-      bytes_(packed_bytes(rows, features, single, variant_at(level))), memory_(allocate(bytes_)) {}
+      bytes_(packed_bytes(rows, features, single, variant_at(level))), memory_(::operator new(size_t(bytes_), kCacheLine)) {}
 
 PackedPoints::PackedPoints(const MatrixView<double>& points, int threads, int level)
     : PackedPoints(points.rows, points.columns, false, threads, level) {

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
+#include <new>
 
 #include "interface.hpp"
 
@@ -30,8 +30,10 @@ public:
     PackedMatrix<T> view() const;
 
 private:
+    static constexpr std::align_val_t kCacheLine{64};
+
     struct Free {
-        void operator()(void* memory) const { std::free(memory); }
+        void operator()(void* memory) const { ::operator delete(memory, kCacheLine); }
     };
 
     // Memory of the right size, to be filled.

@@ -1,8 +1,12 @@
 #include "thread_pool.hpp"
 
+#if defined(_WIN32)
+#include <process.h>
+#else
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
@@ -26,6 +30,15 @@ struct Job {
     Job(WorkerTask task_, const void* context_, int workers_) : task(task_), context(context_), workers(workers_) {}
 };
 
+#if defined(_WIN32)
+// There are no signals to block, and no forks: a process keeps its pool.
+class SignalsBlocked {
+public:
+    SignalsBlocked() {}
+};
+
+int process_number() { return _getpid(); }
+#else
 // While it exists, signals go to other threads; a thread started meanwhile never receives any. Python's handlers
 // belong to the threads of Python.
 class SignalsBlocked {
@@ -43,10 +56,13 @@ private:
     sigset_t before_;
 };
 
+int process_number() { return int(getpid()); }
+#endif
+
 // Never destroyed: its threads wait in it until the process ends.
 class Pool {
 public:
-    pid_t process() const { return process_; }
+    int process() const { return process_; }
 
     int threads() {
         const std::lock_guard<std::mutex> lock(mutex_);
@@ -98,7 +114,7 @@ private:
         }
     }
 
-    const pid_t process_ = getpid();
+    const int process_ = process_number();
     std::mutex mutex_;
     std::condition_variable job_arrived_;
     std::vector<Job*> jobs_;  // of the callers at work, the oldest first
@@ -111,7 +127,7 @@ std::atomic<Pool*> current_pool{nullptr};
 // child leaves it alone and makes a new one.
 Pool& pool() {
     Pool* found = current_pool.load();
-    while (found == nullptr || found->process() != getpid()) {
+    while (found == nullptr || found->process() != process_number()) {
         Pool* const made = new Pool;
         if (current_pool.compare_exchange_strong(found, made)) return *made;
         delete made;  // another thread was faster

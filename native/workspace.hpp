@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
 #include <new>
 
 #include "simd.hpp"
@@ -39,11 +38,9 @@ private:
 class Allocation {
 public:
     KERNELCG_INLINE explicit Allocation(int64_t bytes) {
-        void* memory = nullptr;
-        if (posix_memalign(&memory, kAlignment, bytes > 0 ? size_t(bytes) : 1) != 0) throw std::bad_alloc();
-        memory_ = static_cast<char*>(memory);
+        memory_ = static_cast<char*>(::operator new(size_t(bytes), std::align_val_t(kAlignment)));
     }
-    KERNELCG_INLINE ~Allocation() { std::free(memory_); }
+    KERNELCG_INLINE ~Allocation() { ::operator delete(memory_, std::align_val_t(kAlignment)); }
     Allocation(const Allocation&) = delete;
     Allocation& operator=(const Allocation&) = delete;
 

@@ -1,9 +1,12 @@
 """Which backends there are, and which one suits best."""
 
+import warnings
 from dataclasses import dataclass
+from functools import cache
 
 from kernelcg.arguments import matrix
 from kernelcg.backends.base import Backend, KernelMatrix
+from kernelcg.backends.native import Native
 from kernelcg.kernels import Kernel
 from kernelcg.subclasses import concrete_subclasses
 
@@ -39,10 +42,23 @@ def named(name: str, memory: int | str | None = None, threads: int | None = None
 
 
 def default(memory: int | str | None = None, threads: int | None = None, device: str = "cpu") -> Backend:
-    """Return the backend that suits data on this type of device best, of those that can be used here."""
+    """Return the backend that suits data on this type of device best, of those that can be used here.
+
+    Without the compiled module the first call for data on the CPU says so, once in a process.
+    """
     ranked = [(cls.preference(device), cls) for cls in classes().values() if cls.why_not() is None]
     suitable = [(preference, cls) for preference, cls in ranked if preference is not None]
+    reason = Native.why_not()
+    if device == "cpu" and reason is not None:
+        _warn_once(reason)
     return max(suitable, key=lambda pair: pair[0])[1](memory, threads)
+
+
+@cache
+def _warn_once(reason: str) -> None:
+    """Warn of the missing compiled module: the filters of `warnings` forget what was shown whenever they change."""
+    what = f"{reason}. Until then torch computes the products with kernel matrices, several times slower."
+    warnings.warn(f"kernelcg: {what}", RuntimeWarning, stacklevel=3)
 
 
 def bind(kernel: Kernel, X: object, backend: Backend | None = None) -> KernelMatrix:
