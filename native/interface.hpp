@@ -28,7 +28,8 @@ struct PackedMatrix {
 // Inputs are checked by the caller: shapes agree, values are finite, threads >= 1.
 // `symmetric` means y = x: each pair is evaluated once and serves both of its rows.
 
-// out (x.rows by v.columns) = K(x, y) v.
+// out (x.rows by v.columns) = K(x, y) v. Where there is a w, with as many columns and not symmetric, in the same pass
+// also out_below (y.rows by w.columns) = K(y, x) w.
 template <class T>
 struct ProductArguments {
     PackedMatrix<T> x, y;
@@ -37,6 +38,8 @@ struct ProductArguments {
     bool symmetric;
     Profile profile;
     int threads;
+    MatrixView<T> w = {nullptr, 0, 0};
+    double* out_below = nullptr;
 };
 
 // With M = left rightᵀ + factor * weights: out[0] = sum_ij M_ij k_ij, and out[1...] the derivatives of that sum with
@@ -95,6 +98,10 @@ struct ProblemSize {
     int64_t vectors;
     int threads;
     bool symmetric;
+    bool both_ways = false;  // a product of two sets of points in both directions
+
+    // Whether the values of a strip are also multiplied with vectors of its rows.
+    constexpr bool has_column_sums() const { return symmetric || both_ways; }
 };
 
 template <class T>

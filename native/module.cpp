@@ -106,6 +106,30 @@ void product(const PackedPoints& A, const PackedPoints* B, Matrix<const T> V, Ma
 }
 
 template <class T>
+void product_both_ways(const PackedPoints& A, const PackedPoints& B, Matrix<const T> V, Matrix<const T> W,
+                       Matrix<double> out, Matrix<double> below, int profile, int threads, int level) {
+    const Operations<T>& operations = operations_at<T>(level);
+    const ProductArguments<T> arguments = {packed_at<T>(A, level),
+                                           second_points<T>(A, &B, level),
+                                           view(V),
+                                           out.data(),
+                                           false,
+                                           checked_profile(profile),
+                                           checked_threads(threads),
+                                           view(W),
+                                           below.data()};
+    require_equal(arguments.v.rows, arguments.y.rows, "The number of rows of V");
+    require_equal(arguments.w.rows, arguments.x.rows, "The number of rows of W");
+    require_equal(arguments.w.columns, arguments.v.columns, "The number of columns of W");
+    require_equal(int64_t(out.shape(0)), arguments.x.rows, "The number of rows of out");
+    require_equal(int64_t(out.shape(1)), arguments.v.columns, "The number of columns of out");
+    require_equal(int64_t(below.shape(0)), arguments.y.rows, "The number of rows of below");
+    require_equal(int64_t(below.shape(1)), arguments.v.columns, "The number of columns of below");
+    nb::gil_scoped_release release;
+    if (out.size() > 0 && below.size() > 0) operations.product(arguments);
+}
+
+template <class T>
 void gradient(const PackedPoints& A, const PackedPoints* B, Matrix<const T> L, Matrix<const T> R, Matrix<const T> C,
               double factor, Vector<double> out, bool per_dimension, int profile, int threads, int level) {
     const Operations<T>& operations = operations_at<T>(level);
@@ -176,8 +200,9 @@ int64_t largest_over_levels(int itemsize, const Count& count) {
     return bytes;
 }
 
-int64_t workspace_bytes(int64_t n, int64_t m, int64_t d, int64_t t, int itemsize, int threads, bool symmetric) {
-    const ProblemSize size = {n, m, d, t, checked_threads(threads), symmetric};
+int64_t workspace_bytes(int64_t n, int64_t m, int64_t d, int64_t t, int itemsize, int threads, bool symmetric,
+                        bool both_ways) {
+    const ProblemSize size = {n, m, d, t, checked_threads(threads), symmetric, both_ways};
     const auto count = [&](const auto& operations) { return operations.product_workspace_bytes(size); };
     return largest_over_levels(itemsize, count);
 }
@@ -225,6 +250,9 @@ void define_operations(nb::module_& module) {
     module.def("product", &product<T>, "A"_a, exact_or_none("B"), exact("V"), exact("out"), "profile"_a, "threads"_a,
                "level"_a,
                "out = K(A, B) V for Panels A and B; B = None means B = A and evaluates each pair once.");
+    module.def("product_both_ways", &product_both_ways<T>, "A"_a, "B"_a, exact("V"), exact("W"), exact("out"),
+               exact("below"), "profile"_a, "threads"_a, "level"_a,
+               "out = K(A, B) V and below = K(B, A) W for Panels A and B, each pair evaluated once.");
     module.def("gradient", &gradient<T>, "A"_a, exact_or_none("B"), exact("L"), exact("R"), exact_or_none("C"),
                "factor"_a, exact("out"), "per_dimension"_a, "profile"_a, "threads"_a, "level"_a,
                "With M = L R^T + factor C (C symmetric or None): out[0] = sum_ij M_ij k_ij for Panels A and B, out[1:] "
@@ -271,7 +299,8 @@ NB_MODULE(_native, module) {
     module.def("threads_started", &kernelcg::threads_started,
                "Threads that this process has started to help with calls; they wait for the next one.");
     module.def("workspace_bytes", &kernelcg::workspace_bytes, "n"_a, "m"_a, "d"_a, "t"_a, "itemsize"_a, "threads"_a,
-               "symmetric"_a, "Upper bound on the bytes that product allocates, Panels not counted.");
+               "symmetric"_a, "both_ways"_a = false,
+               "Upper bound on the bytes that product or product_both_ways allocates, Panels not counted.");
     module.def("gradient_workspace_bytes", &kernelcg::gradient_workspace_bytes, "n"_a, "m"_a, "d"_a, "q"_a,
                "itemsize"_a, "threads"_a, "symmetric"_a,
                "Upper bound on the bytes that gradient allocates, Panels not counted.");

@@ -3,7 +3,8 @@
 // Within a strip sums are kept in T; they are added to double-precision accumulators after every block of rows
 // (column direction) and every kColumnsPerFlush columns (row direction), so that the error of a float product does
 // not grow with the number of points. The row sums of a block are of this block alone. The column sums of a symmetric
-// product are added up over the blocks, in the order of the blocks (see ordered_blocks.hpp).
+// product, or of one in both directions, are added up over the blocks, in the order of the blocks (see
+// ordered_blocks.hpp).
 #pragma once
 
 #include <cstring>
@@ -27,7 +28,7 @@ struct ProductScratch {
     KERNELCG_INLINE ProductScratch(Carver& carver, const Blocking& b)
         : strip(carver.take<T>(kStripSize<T>)),
           row_sums(carver.take<T>(b.rows_per_block * b.size.vectors * kLanes<T>)),
-          column_sums(carver.take<T>(b.size.symmetric ? b.panels_per_chunk * b.size.vectors * kPanel<T> : 0)) {}
+          column_sums(carver.take<T>(b.size.has_column_sums() ? b.panels_per_chunk * b.size.vectors * kPanel<T> : 0)) {}
 };
 
 // Blocks whose column sums may have to wait for those of an earlier block. Twice the number of workers lets the others
@@ -38,7 +39,8 @@ KERNELCG_INLINE int64_t slot_count(const Blocking& b) {
 
 template <class T>
 KERNELCG_INLINE OrderedSize ordered_size(const Blocking& b) {
-    return {b.blocks, b.size.symmetric ? b.chunks : 0, b.rows_per_block, b.panels_per_chunk * kPanel<T>,
+    const int64_t rows_left_out = b.size.symmetric ? b.rows_per_block : 0;  // a triangle, or all of a rectangle
+    return {b.blocks, b.size.has_column_sums() ? b.chunks : 0, rows_left_out, b.panels_per_chunk * kPanel<T>,
             slot_count(b)};
 }
 
@@ -46,7 +48,8 @@ KERNELCG_INLINE OrderedSize ordered_size(const Blocking& b) {
 template <class T>
 struct ProductBuffers {
     Panels<T> v;
-    Panels<T, double> totals;  // column sums over all blocks; symmetric products only
+    Panels<T> w;               // vectors of the rows, where they are not v
+    Panels<T, double> totals;  // column sums over all blocks
     int64_t slot_elements;
     T* slots;  // [slot]: column sums of a block, in panels; a single worker needs none
     OrderedMemory order;
@@ -55,7 +58,8 @@ struct ProductBuffers {
 
     KERNELCG_INLINE ProductBuffers(Carver& carver, const Blocking& b)
         : v(carver, b.size.columns, b.size.vectors),
-          totals(carver, b.size.symmetric ? b.size.rows : 0, b.size.vectors),
+          w(carver, b.size.both_ways ? b.size.rows : 0, b.size.vectors),
+          totals(carver, b.size.has_column_sums() ? b.size.columns : 0, b.size.vectors),
           slot_elements(totals.count() * totals.panel_size()),
           slots(carver.take<T>(b.workers > 1 ? slot_elements * slot_count(b) : 0)),
           order(ordered_memory(carver, ordered_size<T>(b))),
@@ -79,7 +83,7 @@ int64_t product_workspace_bytes(const ProblemSize& size) {
     return bytes_of<ProductBuffers<T>>(make_blocking<T>(size));
 }
 
-template <Profile P, class T, bool Symmetric>
+template <Profile P, class T, bool ColumnSums>
 class ProductWorker {
 public:
     KERNELCG_INLINE ProductWorker(const Blocking& blocking, const ProductBuffers<T>& buffers, OrderedBlocks& order,
@@ -94,7 +98,7 @@ public:
         int64_t columns_since_flush = 0;
         for_each_chunk<T>(blocking_, rows, [&](int64_t chunk, Range panels) {
             process_chunk(rows, panels);
-            if (Symmetric) give_column_sums(block, chunk, panels);
+            if (ColumnSums) give_column_sums(block, chunk, panels);
             columns_since_flush += (panels.end - panels.begin) * kPanel<T>;
             if (columns_since_flush >= kColumnsPerFlush) {
                 flush_row_sums(rows);
@@ -120,7 +124,7 @@ private:
     }
 
     void process_chunk(Range rows, Range chunk) {
-        if (Symmetric) std::memset(scratch_.column_sums, 0, sizeof(T) * size_t(panel_entries(chunk)));
+        if (ColumnSums) std::memset(scratch_.column_sums, 0, sizeof(T) * size_t(panel_entries(chunk)));
         for_each_strip<T>(blocking_, rows, chunk, [&](int64_t row, Range panels, bool on_diagonal) {
             process_strip(row, panels, on_diagonal, row_sums_at(rows, row), chunk.begin);
         });
@@ -158,7 +162,7 @@ private:
             process_buffered_strip(row, {panels.begin, panels.begin + 1}, true, row_sums, first_chunk_panel);
             ++panels.begin;
         }
-        add_product_with_single_vector<P, T, Symmetric>(describe_strip(row, panels, row_sums, first_chunk_panel));
+        add_product_with_single_vector<P, T, ColumnSums>(describe_strip(row, panels, row_sums, first_chunk_panel));
     }
 
     void process_buffered_strip(int64_t row, Range panels, bool on_diagonal, T* row_sums, int64_t first_chunk_panel) {
@@ -166,7 +170,7 @@ private:
         fill_strip<P, T, kTileRows>(product.row_features, product.column_features, product.features, product.panels,
                                     product.strip);
         if (on_diagonal) keep_upper_triangle(product.strip, kStripColumns, kPanel<T>, row, panels.begin * kPanel<T>);
-        add_buffered_product<T, Symmetric>(product);
+        add_buffered_product<T, ColumnSums>(product);
     }
 
     KERNELCG_INLINE StripProduct<T> describe_strip(int64_t row, Range panels, T* row_sums, int64_t first_chunk_panel) {
@@ -176,11 +180,12 @@ private:
         product.width = vectors();
         product.row_features = x_.point(row);
         product.column_features = y_.panel(panels.begin);
-        product.row_vectors = Symmetric ? buffers_.v.point(row) : nullptr;
+        const Panels<T>& of_rows = blocking_.size.both_ways ? buffers_.w : buffers_.v;
+        product.row_vectors = ColumnSums ? of_rows.point(row) : nullptr;
         product.column_vectors = buffers_.v.panel(panels.begin);
         product.row_sums = row_sums;
         product.column_sums =
-            Symmetric ? scratch_.column_sums + (panels.begin - first_chunk_panel) * vectors() * kPanel<T> : nullptr;
+            ColumnSums ? scratch_.column_sums + (panels.begin - first_chunk_panel) * vectors() * kPanel<T> : nullptr;
         product.strip = scratch_.strip;
         return product;
     }
@@ -206,7 +211,7 @@ private:
 template <class T>
 void add_totals(const Blocking& blocking, const Panels<T, double>& totals, double* out) {
     const int64_t vectors = blocking.size.vectors;
-    Shares rows(blocking.size.rows, items_per_copy_share(vectors));
+    Shares rows(blocking.size.columns, items_per_copy_share(vectors));
     run_workers(rows.workers(blocking.size.threads), [&](int) {
         rows.for_each_item([&](int64_t row) {
             const double* const source = totals.point(row);
@@ -216,27 +221,33 @@ void add_totals(const Blocking& blocking, const Panels<T, double>& totals, doubl
     });
 }
 
-template <Profile P, class T, bool Symmetric>
+template <Profile P, class T, bool ColumnSums>
 void run_product(const Blocking& blocking, const ProductBuffers<T>& buffers, const ProductArguments<T>& arguments) {
-    if (Symmetric) std::memset(buffers.totals.data, 0, sizeof(double) * size_t(buffers.slot_elements));
+    if (ColumnSums) std::memset(buffers.totals.data, 0, sizeof(double) * size_t(buffers.slot_elements));
     OrderedBlocks order(ordered_size<T>(blocking), buffers.order);
     run_workers(blocking.workers, [&](int worker) {
-        ProductWorker<P, T, Symmetric> work(blocking, buffers, order, arguments, worker);
+        ProductWorker<P, T, ColumnSums> work(blocking, buffers, order, arguments, worker);
         for (int64_t block; (block = order.take()) >= 0;) work.process_block(block);
     });
-    if (Symmetric) add_totals<T>(blocking, buffers.totals, arguments.out);
+    if (blocking.size.both_ways) {
+        const size_t entries = size_t(blocking.size.columns * blocking.size.vectors);
+        std::memset(arguments.out_below, 0, sizeof(double) * entries);
+    }
+    double* const below = blocking.size.both_ways ? arguments.out_below : arguments.out;
+    if (ColumnSums) add_totals<T>(blocking, buffers.totals, below);
 }
 
 template <Profile P, class T>
 void product(const ProductArguments<T>& arguments) {
     const ProblemSize size = {arguments.x.rows,    arguments.y.rows,  arguments.x.columns,
-                              arguments.v.columns, arguments.threads, arguments.symmetric};
+                              arguments.v.columns, arguments.threads, arguments.symmetric, arguments.w.data != nullptr};
     const Blocking blocking = make_blocking<T>(size);
     const Allocation allocation(bytes_of<ProductBuffers<T>>(blocking));
     Carver carver(allocation.memory());
     const ProductBuffers<T> buffers(carver, blocking);
     pack(arguments.v, buffers.v, arguments.threads);
-    if (arguments.symmetric)
+    if (size.both_ways) pack(arguments.w, buffers.w, arguments.threads);
+    if (size.has_column_sums())
         run_product<P, T, true>(blocking, buffers, arguments);
     else
         run_product<P, T, false>(blocking, buffers, arguments);

@@ -154,6 +154,17 @@ class KernelMatrix(ABC):
         require_memory(dtype.itemsize * n**2, self.budget(), f"storing the {n} x {n} kernel matrix")
         return StoredMatrix(self.kernel, self.points, self, self._block(None, None, dtype))
 
+    # the same kernel between these points and other ones, of which a backend may compute each pair once
+
+    def _both_ways(self, other: "KernelMatrix", V: Tensor, W: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return K(X, Y) V and K(Y, X) W, where Y are the points of the ``other`` matrix of this kernel."""
+        return other._cross(self.X, V, dtype), self._cross(other.X, W, dtype)
+
+    def _gradient_between(self, other: "KernelMatrix", left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return ∂/∂θ Σ_j left_jᵀ K(X, Y) right_j, where Y are the points of the ``other`` matrix of this kernel."""
+        padded = torch.cat([left, left.new_zeros(len(other), left.shape[1])])
+        return self.joined(other.X)._gradient(padded, right, slice(len(self), None), None, dtype)
+
     # what a backend computes
 
     @abstractmethod
@@ -197,8 +208,8 @@ class Points:
         return self.backend.room(self.X.device)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the data alone: they are placed again where they are unpickled."""
-        return type(self.backend).place, (self.backend, self.X)
+        """Pickle the data and their centre: they are placed again where they are unpickled."""
+        return type(self.backend).place, (self.backend, self.X, self.centre)
 
     def bind(self, kernel: Kernel) -> KernelMatrix:
         """Return K of a kernel at these points."""
@@ -285,11 +296,23 @@ class Backend(ABC):
         require_memory(8 * COPIES * X.numel(), self.room(X.device), f"a kernel matrix of {len(X)} rows")
         return self.place(X).bind(kernel)
 
-    def place(self, X: Tensor) -> Points:
-        """Return the data as kernel matrices need them, for kernels that are still to come."""
+    def place(self, X: Tensor, centre: Tensor | None = None) -> Points:
+        """Return the data as kernel matrices need them, for kernels that are still to come.
+
+        The ``centre`` is by default the median of these data; parts of larger data are given one of them all.
+        """
         with torch.inference_mode(False), torch.no_grad():  # autograd takes no tensors made in inference mode
-            centre = centre_of(X)
+            centre = centre_of(X) if centre is None else centre
             return Points(X, self, centre, X.detach().double() - centre)
+
+    @property
+    def here(self) -> "Backend":
+        """Return the backend that works in this process: this one, unless the work is done on other machines."""
+        return self
+
+    def workers(self) -> str:
+        """Return in words who does the work, where that is not this process."""
+        return ""
 
     def counting(self, rows: int) -> Self:
         """Return the same backend, which counts its work in columns times the matrix of so many rows."""

@@ -60,6 +60,16 @@ class MappedMatrix(KernelMatrix):
     ) -> Tensor:
         return self.part._gradient(left, right, columns, weights, dtype)
 
+    def _both_ways(self, other: KernelMatrix, V: Tensor, W: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        if not isinstance(other, MappedMatrix):
+            return super()._both_ways(other, V, W, dtype)
+        return self.part._both_ways(other.part, V, W, dtype)
+
+    def _gradient_between(self, other: KernelMatrix, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+        if not isinstance(other, MappedMatrix):
+            return super()._gradient_between(other, left, right, dtype)
+        return self.part._gradient_between(other.part, left, right, dtype)
+
     def _local_factors(self, neighbours: Tensor, F: Tensor | None, scale: Tensor | None, diagonal: Tensor) -> Tensor:
         return self.part._local_factors(neighbours, F, scale, diagonal)
 
@@ -95,6 +105,20 @@ class SumMatrix(InParts):
     ) -> Tensor:
         return torch.cat([part._gradient(left, right, columns, weights, dtype) for part in (self.left, self.right)])
 
+    def _both_ways(self, other: KernelMatrix, V: Tensor, W: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        if not isinstance(other, SumMatrix):
+            return super()._both_ways(other, V, W, dtype)
+        (v, w), (v2, w2) = (mine._both_ways(its, V, W, dtype) for mine, its in self._beside(other))
+        return v + v2, w + w2
+
+    def _gradient_between(self, other: KernelMatrix, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+        if not isinstance(other, SumMatrix):
+            return super()._gradient_between(other, left, right, dtype)
+        return torch.cat([mine._gradient_between(its, left, right, dtype) for mine, its in self._beside(other)])
+
+    def _beside(self, other: "SumMatrix") -> tuple[tuple[KernelMatrix, KernelMatrix], ...]:
+        return (self.left, other.left), (self.right, other.right)
+
     def _local_factors(self, neighbours: Tensor, F: Tensor | None, scale: Tensor | None, diagonal: Tensor) -> Tensor:
         return self.whole._local_factors(neighbours, F, scale, diagonal)
 
@@ -118,9 +142,28 @@ class MultipleMatrix(InParts):
         self, left: Tensor, right: Tensor, columns: Rows, weights: Tensor | None, dtype: torch.dtype
     ) -> Tensor:
         """Return that of the part times c; the entry of log c is that of its log σ², which is the sum itself."""
-        if not self._is_fused(self.part.kernel) or self.part.kernel.parameter_names()[-1] != "variance":
+        if not self._ends_in_variance():
             return self.whole._gradient(left, right, columns, weights, dtype)
-        inner = self.factor * self.part._gradient(left, right, columns, weights, dtype)
+        return self._with_factor(self.part._gradient(left, right, columns, weights, dtype))
+
+    def _both_ways(self, other: KernelMatrix, V: Tensor, W: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        if not isinstance(other, MultipleMatrix):
+            return super()._both_ways(other, V, W, dtype)
+        v, w = self.part._both_ways(other.part, V, W, dtype)
+        return self.factor * v, self.factor * w
+
+    def _gradient_between(self, other: KernelMatrix, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+        if not (isinstance(other, MultipleMatrix) and self._ends_in_variance()):
+            return self.whole._gradient_between(other, left, right, dtype)
+        return self._with_factor(self.part._gradient_between(other.part, left, right, dtype))
+
+    def _ends_in_variance(self) -> bool:
+        """Say whether the last entry of the part's gradient is the sum itself."""
+        return self._is_fused(self.part.kernel) and self.part.kernel.parameter_names()[-1] == "variance"
+
+    def _with_factor(self, inner: Tensor) -> Tensor:
+        """Return the gradient from that of the part."""
+        inner = self.factor * inner
         return torch.cat([inner[-1:], inner] if self.factor_first else [inner, inner[-1:]])
 
     def _local_factors(self, neighbours: Tensor, F: Tensor | None, scale: Tensor | None, diagonal: Tensor) -> Tensor:

@@ -65,9 +65,9 @@ class Native(Backend):
     def computes(self, kernel: Kernel, X: Tensor) -> bool:
         return X.device.type == "cpu" and _is_known(kernel)
 
-    def place(self, X: Tensor) -> Points:
+    def place(self, X: Tensor, centre: Tensor | None = None) -> Points:
         """Return the data centred, and packed in the order in which the compiled code reads them."""
-        points = super().place(X)
+        points = super().place(X, centre)
         on_cpu = X.device.type == "cpu"
         panels = _native.Panels(points.centred.contiguous(), *self.how()) if on_cpu else None
         return PackedPoints(points.X, self, points.centre, points.centred, panels)
@@ -149,14 +149,37 @@ class NativeMatrix(KernelMatrix):
     def _cross(self, points: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
         return self._product(V, dtype, points)
 
+    def _both_ways(self, other: KernelMatrix, V: Tensor, W: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return both products a few columns at a time, where the same number of both is asked for."""
+        alike = isinstance(other, NativeMatrix) and torch.equal(self.points.centre, other.points.centre)
+        if not alike or V.shape[1] != W.shape[1]:
+            return super()._both_ways(other, V, W, dtype)
+        A, B = self._panels(dtype), other._panels(dtype)  # type: ignore[attr-defined]
+        (v, v_scale), (w, w_scale) = rounded_columns(V, dtype), rounded_columns(W, dtype)
+        across, down = (torch.empty(each.rows, V.shape[1], dtype=torch.float64) for each in (A, B))
+        for some in self._chunks(_workspace_both_ways, A.rows, B.rows, V.shape[1], dtype, symmetric=False):
+            parts = [each[:, some].contiguous() for each in (v, w, across, down)]
+            _native.product_both_ways(A, B, *parts, self.profile, *self.native.how())
+            across[:, some], down[:, some] = parts[2:]
+        return (across * (v_scale * self.variance)).to(V.dtype), (down * (w_scale * self.variance)).to(W.dtype)
+
     def _gradient(
         self, left: Tensor, right: Tensor, columns: Rows, weights: Tensor | None, dtype: torch.dtype
     ) -> Tensor:
         """Return the gradient in (log l, log σ²); the last entry is also Σ_j left_jᵀ K right_j itself."""
-        symmetric, k = columns is None, left.shape[1]
-        chunks = self._chunks(_native.gradient_workspace_bytes, len(self), len(right), k, dtype, symmetric=symmetric)
+        B = None if columns is None else self._packed(rows_of(self.points.centred, columns), dtype)
+        return self._weighted(B, left, right, weights, dtype)
+
+    def _gradient_between(self, other: KernelMatrix, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+        B = self._packed(other.X.detach().double() - self.points.centre, dtype)
+        return self._weighted(B, left, right, None, dtype)
+
+    def _weighted(self, B: Any, left: Tensor, right: Tensor, weights: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """Return the gradient of the sum with K between X and the points in the panels B, X itself for None."""
+        chunks = self._chunks(
+            _native.gradient_workspace_bytes, len(self), len(right), left.shape[1], dtype, symmetric=B is None
+        )
         A = self._panels(dtype)
-        B = None if symmetric else self._packed(rows_of(self.points.centred, columns), dtype)
         left, right, factor = rounded_pairs(left, right, dtype)
         per_dimension = self.kernel.lengthscale.numel() > 1  # type: ignore[attr-defined]
         total = torch.zeros(1 + (A.features if per_dimension else 1), dtype=torch.float64)
@@ -230,6 +253,10 @@ class NativeMatrix(KernelMatrix):
             size = (size + 1) // 2
         require_memory(needed(own), budget, f"work with a {n} x {m} kernel matrix")
         return (slice(start, min(start + size, k)) for start in range(0, k, size))
+
+
+def _workspace_both_ways(*sizes: int) -> int:
+    return int(_native.workspace_bytes(*sizes, both_ways=True))
 
 
 def _is_known(kernel: Kernel) -> TypeGuard[RBF | Matern]:

@@ -82,13 +82,44 @@ class TilesMatrix(KernelMatrix):
                 total[:, j] += rows[:, i] @ K
         return (total.T * scale).to(V.dtype)
 
+    def _both_ways(self, other: KernelMatrix, V: Tensor, W: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        size = self._tile_size(len(other), V.shape[1] + W.shape[1], dtype)
+        with torch.no_grad():
+            first, second = V.new_zeros(len(self), V.shape[1]), W.new_empty(len(other), W.shape[1])
+            for rows, B, A in self._seen_together(other.X, None, dtype):
+                (v, v_scale), (w, w_scale) = rounded_columns(V[rows], dtype), rounded_columns(W, dtype)
+                own, down = self.own[A.dtype], W.new_zeros(len(B), W.shape[1], dtype=torch.float64)
+                across = V.new_zeros(len(A), V.shape[1], dtype=torch.float64)
+                for i, j in _tiles(len(A), len(B), size, symmetric=False):
+                    K = own.covariance(A[i], B[j]).to(dtype)
+                    across[i] += K @ v[j]
+                    down[j] += K.T @ w[i]
+                first += (across * v_scale).to(V.dtype)
+                second[rows] = (down * w_scale).to(W.dtype)
+            return first, second
+
     def _gradient(
         self, left: Tensor, right: Tensor, columns: Rows, weights: Tensor | None, dtype: torch.dtype
     ) -> Tensor:
-        size = self._tile_size(len(right), 2 * left.shape[1], dtype)
-        with torch.inference_mode(False), torch.enable_grad():
+        with torch.inference_mode(False):  # autograd takes no tensors made in inference mode
             A = self._seen(dtype)
-            B, symmetric = rows_of(A, columns), columns is None
+            return self._weighted(A, None if columns is None else A[columns], left, right, weights, dtype)
+
+    def _gradient_between(self, other: KernelMatrix, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+        with torch.inference_mode(False):
+            parts = [
+                self._weighted(A, B, left, right[rows], None, dtype)
+                for rows, B, A in self._seen_together(other.X, None, dtype)
+            ]
+            return torch.stack(parts).sum(0)
+
+    def _weighted(
+        self, A: Tensor, B: Tensor | None, left: Tensor, right: Tensor, weights: Tensor | None, dtype: torch.dtype
+    ) -> Tensor:
+        """Return the gradient of the sum with K(A, B) for inputs as the formula sees them, K(A, A) for no B."""
+        size, symmetric = self._tile_size(len(right), 2 * left.shape[1], dtype), B is None
+        with torch.enable_grad():
+            B = A if B is None else B
             left, right, factor = rounded_pairs(left, right, dtype)
             theta = self.kernel.log_parameters().detach().clone().requires_grad_()
             own, total = self.kernel.with_log_parameters(theta)._beside(A), torch.zeros_like(theta)
