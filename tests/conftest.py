@@ -51,6 +51,15 @@ def backend_within(request):
     return backends.Tiles
 
 
+@pytest.fixture(scope="session")
+def client():
+    """Return a connection to two workers, processes of this machine with one thread each."""
+    distributed = pytest.importorskip("distributed")
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": "CRITICAL"}
+    with distributed.LocalCluster(**options) as own, distributed.Client(own, set_as_default=False) as found:
+        yield found
+
+
 @pytest.fixture(scope="session", params=DTYPES)
 def precision(request):
     """Return the name of a precision in which products are computed, "float32" or "float64"."""

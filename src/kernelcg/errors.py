@@ -9,6 +9,10 @@ class MemoryBudgetExceeded(MemoryError):
     """The work does not fit the memory budget it was given; nothing was allocated."""
 
 
+class ClusterFailed(RuntimeError):
+    """The workers of a cluster were lost or cannot do the work; the message says what to do."""
+
+
 class StopRequested(Exception):
     """A listener wants the work to end; the message is the reason."""
 

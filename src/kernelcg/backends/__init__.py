@@ -7,6 +7,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from kernelcg.backends.base import Backend, KernelMatrix, Points, Work
+from kernelcg.backends.dask import Dask
 from kernelcg.backends.native import Native, levels
 from kernelcg.backends.registry import Availability, available, bind, default, named
 from kernelcg.backends.tiles import Tiles
@@ -17,6 +18,7 @@ for _module in iter_modules(__path__):
 __all__ = [
     "Availability",
     "Backend",
+    "Dask",
     "KernelMatrix",
     "Native",
     "Points",

@@ -1,5 +1,6 @@
 """What every estimator shares: a conditioned process that is kept lean when stored, and fits that succeed or do not."""
 
+import copy
 import os
 from abc import ABC
 from collections.abc import Iterator
@@ -8,20 +9,24 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, _clone_parametrized
 from torch import Tensor
 
 from kernelcg.backends import Backend, named
+from kernelcg.backends.dask import Dask
+from kernelcg.estimators.cluster_connection import connected
 from kernelcg.estimators.data import as_tensor
 from kernelcg.estimators.inputs import checked_points
 from kernelcg.estimators.session import Resumable, Session
 from kernelcg.estimators.settings import (
     chosen_backend,
+    chosen_device,
     narrated,
     planned_fit,
     require_same_plan,
     require_same_work,
     seed_of,
+    threads_of,
 )
 from kernelcg.events import Listener
 from kernelcg.inference.gaussian.model import Regression
@@ -53,6 +58,9 @@ class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is 
     plan_: Plan
     posterior_: Any
     learning_: Learned
+    cluster: Any
+    _client: Any = None
+    """The connection of a fit under way to its cluster."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to a file that `kernelcg.load` reads: O(n d) numbers, no code."""
@@ -77,9 +85,20 @@ class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without factors and preconditioners, which are made again where they are needed."""
         state = dict(super().__getstate__())
+        state.pop("_client", None)
         if "posterior_" in state:
             state["posterior_"] = state["posterior_"].lean()
+        if not isinstance(self.cluster, str | None):
+            state["cluster"] = self.cluster.scheduler.address  # connections stay where they are
         return state
+
+    def __sklearn_clone__(self) -> Any:
+        """Return an unfitted copy, on the same cluster: a connection cannot be copied."""
+        alone = copy.copy(self)
+        alone.cluster = None
+        cloned = _clone_parametrized(alone)
+        cloned.cluster = self.cluster
+        return cloned
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -89,8 +108,18 @@ class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is 
     @contextmanager
     def _fitting(self, callback: Listener | None, resume: Resumable = None) -> Iterator[Session]:
         """Do a fit: it succeeds or leaves the estimator as it was, and it is told to the callback and the log."""
-        with self._all_or_nothing(), narrated(self.verbose):
+        with self._all_or_nothing(), narrated(self.verbose), self._on_cluster():
             yield Session.of(callback, self.max_seconds, resume)
+
+    @contextmanager
+    def _on_cluster(self) -> Iterator[None]:
+        """Connect to the cluster that was asked for, if any, while this lasts; for a model of an address, longer."""
+        with connected(self.cluster, threads_of(self.n_jobs)) as client:
+            self._client = client
+            try:
+                yield
+            finally:
+                del self._client
 
     def _planned(
         self,
@@ -116,18 +145,24 @@ class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is 
         require_same_plan(plan, planned_fit(self, priced, work, probes, seed))
         return priced, plan
 
+    def _device(self) -> torch.device:
+        """Return where the data are in this process; the workers of a cluster each choose for themselves."""
+        return chosen_device(self.device if self.cluster is None else "cpu")
+
     def _backend(self, device: torch.device, plan: Plan | None) -> Backend:
         """Return the backend that was asked for, or that of a plan which is to be carried out again."""
-        if plan is None:
-            return chosen_backend(self.memory, self.n_jobs, device)
-        return named(plan.backend, plan.memory, plan.threads)
+        memory, threads = (self.memory, threads_of(self.n_jobs)) if plan is None else (plan.memory, plan.threads)
+        if self._client is not None:
+            return Dask(memory, threads, client=self._client)
+        return chosen_backend(memory, threads, device) if plan is None else named(plan.backend, memory, threads)
 
     @contextmanager
     def _leaving_no_trace(self) -> Iterator[None]:
         """Leave the estimator as it was, whatever happens."""
         before = dict(self.__dict__)
         try:
-            yield
+            with self._on_cluster():
+                yield
         finally:
             self.__dict__.clear()
             self.__dict__.update(before)

@@ -93,6 +93,9 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         stays harmless. Residuals are recomputed in float64 always
     memory : bytes, or words such as "4GB", that an operation may take; None means half of the machine's
     n_jobs : threads of the products; None means all
+    cluster : None, or where a Dask cluster does the products (extra ``kernelcg[cluster]``): a `distributed.Client`, the
+        address of a scheduler, or "local" for processes on this machine that end with the fit. The same seed gives the
+        same bits with any number of workers of one kind
     random_state : seed; the default gives the same numbers every time
     verbose : 1 shows the plan and every step of learning
 
@@ -130,6 +133,7 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         dtype: str = "auto",
         memory: int | str | None = None,
         n_jobs: int | None = None,
+        cluster: Any = None,
         random_state: Any = 0,
         verbose: int = 0,
     ):
@@ -149,6 +153,7 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         self.dtype = dtype
         self.memory = memory
         self.n_jobs = n_jobs
+        self.cluster = cluster
         self.random_state = random_state
         self.verbose = verbose
 

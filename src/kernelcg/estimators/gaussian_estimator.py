@@ -13,7 +13,7 @@ from kernelcg.estimators.base import ProcessEstimator
 from kernelcg.estimators.data import as_tensor, require_magnitude
 from kernelcg.estimators.learning_warnings import at_given_bounds, early_end, runaways
 from kernelcg.estimators.session import Session
-from kernelcg.estimators.settings import chosen_device, chosen_precision, planned_fit
+from kernelcg.estimators.settings import chosen_precision, planned_fit
 from kernelcg.events import EventKind
 from kernelcg.inference.bounds.certificate import Certificate
 from kernelcg.inference.bounds.verdict import Verdict
@@ -59,7 +59,7 @@ class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # 
         """Return the fields of a problem."""
         remedy = "scale the features, for example by sklearn.preprocessing.StandardScaler"
         require_magnitude(X, "X", remedy)
-        device = chosen_device(self.device)
+        device = self._device()
         X, Y, known = (None if value is None else as_tensor(value).to(device) for value in (X, Y, known))
         return X, Y, known, mean, self._backend(device, plan), chosen_precision(self.dtype)
 

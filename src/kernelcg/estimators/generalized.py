@@ -75,7 +75,7 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
         or given a prior, one of your own included. Its hyperparameters are learned with those of the kernel
     mean : "constant", "zero" or "linear" drift of the latent function, fitted with its mode
     priors, method, preconditioner, optimizer, max_iter, max_seconds, step_size, probes, n_restarts, rtol, device, \
-    dtype, memory, n_jobs, random_state, verbose : as in `GPClassifier`
+    dtype, memory, n_jobs, cluster, random_state, verbose : as in `GPClassifier`
 
     Attributes
     ----------
@@ -108,6 +108,7 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
         dtype: str = "auto",
         memory: int | str | None = None,
         n_jobs: int | None = None,
+        cluster: Any = None,
         random_state: Any = 0,
         verbose: int = 0,
     ):
@@ -128,6 +129,7 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
         self.dtype = dtype
         self.memory = memory
         self.n_jobs = n_jobs
+        self.cluster = cluster
         self.random_state = random_state
         self.verbose = verbose
 

@@ -68,8 +68,8 @@ class KernelRidge(GaussianEstimator):
         of the kernel (gamma, lengthscales, variances), starting from the given ones, by the least leave-one-out or
         generalised cross-validation error or the greatest marginal likelihood; leave-one-out errors of more
         rows than are quickly factorised are those of as many random ones
-    max_iter, max_seconds, method, preconditioner, probes, rtol, device, dtype, memory, n_jobs, random_state, verbose :
-        as in `GPRegressor`
+    max_iter, max_seconds, method, preconditioner, probes, rtol, device, dtype, memory, n_jobs, cluster, random_state, \
+    verbose : as in `GPRegressor`
 
     Attributes
     ----------
@@ -98,6 +98,7 @@ class KernelRidge(GaussianEstimator):
         dtype: str = "auto",
         memory: int | str | None = None,
         n_jobs: int | None = None,
+        cluster: Any = None,
         random_state: Any = 0,
         verbose: int = 0,
     ):
@@ -117,6 +118,7 @@ class KernelRidge(GaussianEstimator):
         self.dtype = dtype
         self.memory = memory
         self.n_jobs = n_jobs
+        self.cluster = cluster
         self.random_state = random_state
         self.verbose = verbose
 
@@ -195,6 +197,8 @@ class KernelRidge(GaussianEstimator):
         if not isinstance(self.kernel, str):
             return converted(self._with_numbered_columns(self.kernel))[0]
         if self.kernel == "precomputed":
+            if self.cluster is not None:
+                raise ValueError("kernel='precomputed' has its whole matrix here; leave cluster out")
             return Precomputed.of(X, chosen_device(self.device))
         return sklearn_pairwise(self.kernel, self.gamma, self.degree, self.coef0, X.shape[1])
 

@@ -20,7 +20,6 @@ from kernelcg.estimators.learning_warnings import at_given_bounds, early_end, ru
 from kernelcg.estimators.session import Session
 from kernelcg.estimators.settings import (
     check_options,
-    chosen_device,
     chosen_precision,
     learned_count,
     most_steps,
@@ -115,7 +114,7 @@ class LaplaceEstimator(ProcessEstimator):
     ) -> Observations:
         """Return the problem on the device, with the backend and the precision that were asked for."""
         require_magnitude(X, "X", "scale the features, for example by sklearn.preprocessing.StandardScaler")
-        device = chosen_device(self.device)
+        device = self._device()
         X, y, exposure = (as_tensor(value).to(device) for value in (X, y, exposure))
         backend, precision = self._backend(device, plan), chosen_precision(self.dtype)
         problem = Observations(X, y, exposure, mean, classes, backend, precision)

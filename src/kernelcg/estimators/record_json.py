@@ -39,6 +39,7 @@ def usable_device(estimator: Any) -> torch.device:
 def parameters(estimator: ProcessEstimator, describe: Callable[[Parametric], dict[str, Any]]) -> dict[str, Any]:
     """Return the parameters of the constructor as JSON, without those that a file cannot hold."""
     values = dict(estimator.get_params(deep=False))
+    del values["cluster"]  # a file opens no connections
     if isinstance(values["kernel"], SklearnKernel):
         values["kernel"], white = converted(values["kernel"])
         values.update(_with_white(values, white))

@@ -15,6 +15,7 @@ from torch import Generator
 from kernelcg import backends
 from kernelcg.arguments import positive
 from kernelcg.backends import Backend
+from kernelcg.estimators.cluster_connection import is_cluster
 from kernelcg.estimators.data import require_magnitude
 from kernelcg.estimators.kernel_check import require_covariance
 from kernelcg.estimators.sklearn_kernels import converted
@@ -87,6 +88,7 @@ OPTIONS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "kernel_per_output": (lambda v: isinstance(v, bool | np.bool_), "True or False"),
     "normalize_y": (lambda v: isinstance(v, bool | np.bool_), "True or False"),
     "missing": (lambda v: isinstance(v, str) and v in ("error", "drop"), "'error' or 'drop'"),
+    "cluster": (is_cluster, "None, 'local', the address of a scheduler, or a synchronous dask.distributed.Client"),
     "n_jobs": (lambda v: v is None or (_whole(abs(v), 1) if _number(v) else False), "a whole number but 0, or None"),
     "verbose": (lambda v: isinstance(v, bool | np.bool_) or _whole(v, 0), "0, 1 or 2"),
 }
@@ -167,7 +169,12 @@ def chosen_device(device: str | None) -> torch.device:
 
 def chosen_backend(memory: int | str | None, n_jobs: int | None, device: torch.device) -> Backend:
     """Return the best backend for this device within the memory and threads that were asked for."""
-    return backends.default(memory, None if n_jobs is None else effective_n_jobs(n_jobs), device.type)
+    return backends.default(memory, threads_of(n_jobs), device.type)
+
+
+def threads_of(n_jobs: int | None) -> int | None:
+    """Return the number of threads that was asked for, None for all; negative numbers count from all cores."""
+    return None if n_jobs is None else effective_n_jobs(n_jobs)
 
 
 def name_of_precision(dtype: Any) -> str:

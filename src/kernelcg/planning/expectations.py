@@ -219,8 +219,8 @@ class Expectations:
     # bytes
 
     def storage(self, rows: int) -> Storage:
-        """Return whether K is stored for products: where it takes little of the memory and saves time."""
-        if 8 * rows**2 > STORED_SHARE * self.resources.budget:
+        """Return whether K is stored for products: where it takes little of the memory, saves time and is used here."""
+        if self.resources.workers or 8 * rows**2 > STORED_SHARE * self.resources.budget:
             return Storage.RECOMPUTED
         k, profile, price = self._block(), self.resources.pricing.profile, self.resources.pricing.price
         k = 1 if self.work.family is Family.LAPLACE else k  # most products of Newton's method have one column

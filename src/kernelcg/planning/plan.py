@@ -107,6 +107,8 @@ class Plan:
     revisions : what learning decided otherwise so far, and why
     outcome : what really happened; None before
     parameters : hyperparameters that are learned
+    workers : of a cluster, in words, where the plan was made. They change no choice and no expectation, which are those
+        of this machine alone: another number of workers gives the same numbers
     """
 
     rows: int
@@ -130,6 +132,7 @@ class Plan:
     outcome: Outcome | None = None
     systems: int = 1
     parameters: int = 0
+    workers: str = ""
 
     @property
     def method(self) -> Method:
@@ -194,8 +197,9 @@ class Plan:
 
     def __str__(self) -> str:
         several = f", {self.systems} outputs" if self.systems > 1 else ""
+        where = f"{self.backend} ({self.workers})" if self.workers else self.backend
         return (
-            f"{self.rows} rows, {self.features} features{several} on {self.device} by {self.backend}: {self.method} "
+            f"{self.rows} rows, {self.features} features{several} on {self.device} by {where}: {self.method} "
             f"({self.reason}); about {in_time(self.seconds)} and {in_bytes(self.bytes)} of {in_bytes(self.budget)}"
         )
 

@@ -52,6 +52,7 @@ def planned(work: Workload, options: Options, resources: Resources) -> Plan:
         most_direct_rows=planner.most_rows_in_memory(),
         parameters=work.parameters,
         pricing=resources.pricing,
+        workers=resources.workers,
     )
 
 
@@ -93,7 +94,9 @@ def _planner_of(plan: Plan, stage: Stage, noise: float | None) -> "_Planner":
         noise=noise,
     )
     options = Options(Method.AUTO, stage.precision, plan.preconditioner, plan.probes, plan.seed)
-    resources = Resources(plan.backend, plan.device, plan.threads, plan.memory, plan.device_memory, plan.pricing)
+    resources = Resources(
+        plan.backend, plan.device, plan.threads, plan.memory, plan.device_memory, plan.pricing, plan.workers
+    )
     return _Planner(work, options, resources)
 
 

@@ -118,7 +118,8 @@ def current(backend: Backend, device: torch.device | str = "cpu") -> Profile:
         return TYPICAL
     if asked:
         return Profile.from_json(Path(asked).read_text(encoding="utf-8"))
-    return _of_machine(backend.name(), backend.threads, str(device))
+    own = backend.here
+    return _of_machine(own.name(), own.threads, str(device))
 
 
 @cache

@@ -47,12 +47,16 @@ class Resources:
     memory: int
     device_memory: int | None
     pricing: Pricing = Pricing()
+    workers: str = ""
+    """Who does the products, where other machines do."""
 
     @classmethod
     def of(cls, backend: Backend, device: torch.device, pricing: Pricing) -> Self:
         """Return what a backend may use for data on this device."""
         on_device = None if device.type == "cpu" else backend.room(device)
-        return cls(backend.name(), device.type, backend.threads, backend.budget(), on_device, pricing)
+        return cls(
+            backend.name(), device.type, backend.threads, backend.budget(), on_device, pricing, backend.workers()
+        )
 
     @property
     def budget(self) -> int:

@@ -1,0 +1,135 @@
+"""Work on a Dask cluster: sending tasks and data, waiting for results, and saying clearly what went wrong."""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata, util
+from typing import TYPE_CHECKING, Any
+
+from kernelcg.errors import ClusterFailed
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+GRAPH_WARNING = "distributed.admin.large-graph-warning-threshold"
+"""Setting of Dask: bytes of a graph above which it warns that data should be scattered. Scattered data die with their
+worker; data inside a graph are kept by the scheduler, which gives them to another one."""
+
+LOOK_EVERY = 1.0
+"""Seconds after which somebody who waits for results looks whether there still are workers."""
+
+
+def missing() -> str | None:
+    """Return why there can be no cluster in this installation, or None if there can."""
+    if util.find_spec("distributed") is None:
+        return "dask.distributed is not installed; use pip install 'kernelcg[cluster]'"
+    return None
+
+
+@dataclass(frozen=True)
+class Workforce:
+    """The workers of a cluster at one time: how many, their threads, and the bytes that all of them may use."""
+
+    workers: int
+    threads: int
+    memory: int
+
+    def __str__(self) -> str:
+        return f"{self.workers} workers, {self.threads} threads, {self.memory / 1e9:.3g} GB"
+
+
+@dataclass(frozen=True, eq=False)
+class Cluster:
+    """A connection to a Dask cluster.
+
+    Parameters
+    ----------
+    patience : seconds without a single worker after which work is given up
+    """
+
+    client: "Client"
+    patience: float = 60.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection was not closed."""
+        return bool(self.client.status not in ("closing", "closed"))
+
+    def workforce(self) -> Workforce:
+        """Return who can work now."""
+        workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
+        return Workforce(
+            len(workers), sum(one["nthreads"] for one in workers), sum(one["memory_limit"] or 0 for one in workers)
+        )
+
+    def require_workers(self) -> None:
+        """Raise unless there are workers, all with the version of this library that runs here."""
+        try:
+            self.client.wait_for_workers(1, timeout=self.patience)
+        except TimeoutError:
+            raise ClusterFailed(self._nobody()) from None
+        own = metadata.version("kernelcg")
+        found = self.client.run(metadata.version, "kernelcg", on_error="return")
+        for worker, version in found.items():
+            if isinstance(version, metadata.PackageNotFoundError):
+                raise ClusterFailed(f"worker {worker} has no kernelcg; install kernelcg {own} there and restart it")
+            if isinstance(version, str) and version != own:
+                raise ClusterFailed(
+                    f"worker {worker} has kernelcg {version}, but this is kernelcg {own}; install the same version "
+                    "everywhere and restart the workers"
+                )
+
+    def map(self, task: Callable[..., Any], *arguments: Collection[Any], **same: Any) -> "list[Future[Any]]":
+        """Send one task for each tuple of arguments, futures among them; ``same`` are those that all tasks share."""
+        import dask
+
+        with dask.config.set({GRAPH_WARNING: "1PB"}), _losses_told():
+            found: list[Future[Any]] = self.client.map(task, *arguments, pure=False, **same)
+            return found
+
+    def collect(self, futures: "Sequence[Future[Any]]") -> list[Any]:
+        """Return the results in the order of the futures; raise `ClusterFailed` if nobody is left to compute them.
+
+        Dask gives tasks of lost workers to others. An exception that a task raised is raised here.
+        """
+        from distributed import wait
+
+        alone_since = None
+        while True:
+            try:
+                with _losses_told(), self.client.as_current():
+                    wait(futures, timeout=LOOK_EVERY)
+                    return list(self.client.gather(futures))
+            except TimeoutError:
+                pass
+            alone = not self.is_open or self.workforce().workers == 0
+            alone_since = (alone_since or time.monotonic()) if alone else None
+            if alone_since is not None and time.monotonic() - alone_since > self.patience:
+                raise ClusterFailed(self._nobody())
+
+    def _nobody(self) -> str:
+        return (
+            f"the cluster {self.client.scheduler_info()['address'] if self.is_open else ''} has had no workers for "
+            f"{self.patience:g} s; start workers and fit again, from the saved state if there is one"
+        )
+
+
+@contextmanager
+def _losses_told() -> Iterator[None]:
+    """Raise `ClusterFailed` where Dask says that a cluster or what was on it is lost."""
+    from distributed import CancelledError, KilledWorker
+    from distributed.comm.core import CommClosedError
+
+    try:
+        yield
+    except KilledWorker as error:
+        raise ClusterFailed(
+            f"{error.allowed_failures + 1} workers were lost one after the other with the same task, the last at "
+            f"{error.last_worker.address}; they may have too little memory"
+        ) from error
+    except (CancelledError, CommClosedError) as error:
+        raise ClusterFailed(
+            f"the cluster was lost ({type(error).__name__}); start it again and fit again, from the saved state if "
+            "there is one"
+        ) from error

@@ -1,0 +1,262 @@
+"""Dask backend: products with K and their gradients on the workers of a cluster, in fixed blocks of rows."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise, repeat
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kernelcg.backends import cluster_tasks as tasks
+from kernelcg.backends.base import Backend, KernelMatrix, Points, Rows, rows_of
+from kernelcg.backends.cluster import Cluster, missing
+from kernelcg.backends.registry import default
+from kernelcg.backends.rounding import centre_of
+from kernelcg.kernels import Kernel
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+LEAST_BLOCK = 5000
+"""Rows of a block at least. The tile of two such blocks takes a hundredth of a second, sending it a thousandth."""
+
+BLOCK_GROWTH = 29.0
+"""Blocks have this times √n rows. With n both the tiles grow more numerous, so that there is work for more workers, and
+each of them larger, so that less is sent for each pair."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dask(Backend):
+    """Products and gradients on the workers of a Dask cluster, each with its own best backend.
+
+    The rows are cut into blocks whose number depends on n alone, and what workers return is added in the order of
+    the blocks: results have the same bits whatever the number of workers and whichever of them is lost, as long as all
+    workers have the same kind of processor. Fewer rows than a block are treated here. So are single entries of K, which
+    take less time to compute than to send. Once the connection is closed, everything is done here.
+
+    Parameters
+    ----------
+    client : a connection to the cluster
+    block_rows : rows of a block; None leaves them to n
+    patience : seconds without any worker after which an operation raises `kernelcg.errors.ClusterFailed`
+    """
+
+    client: "Client | None" = field(default=None, kw_only=True, repr=False)
+    block_rows: int | None = field(default=None, kw_only=True)
+    patience: float = field(default=60.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.client is None:
+            raise ValueError(
+                "the dask backend needs a connection to a cluster: use GPRegressor(cluster=...), or "
+                "kernelcg.backends.Dask(client=distributed.Client(...))"
+            )
+
+    @classmethod
+    def why_not(cls) -> str | None:
+        return missing()
+
+    @classmethod
+    def preference(cls, device: str) -> int | None:
+        return None
+
+    @property
+    def cluster(self) -> Cluster:
+        """Return the connection."""
+        return Cluster(self.client, self.patience)  # type: ignore[arg-type]  # __post_init__ has refused None
+
+    @property
+    def here(self) -> Backend:
+        """Return the backend for what is done in this process."""
+        return default(self.memory, self.threads)
+
+    def workers(self) -> str:
+        return str(self.cluster.workforce()) if self.cluster.is_open else ""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle no connection: a model that was fitted on a cluster is unpickled for the machine it gets to."""
+        return default, (self.memory, self.threads)
+
+    def computes(self, kernel: Kernel, X: Tensor) -> bool:
+        return True
+
+    def place(self, X: Tensor, centre: Tensor | None = None) -> Points:
+        """Return the data, which are sent to the workers when a product needs them there."""
+        X = X.detach().cpu()
+        return DaskPoints(X, self, centre_of(X) if centre is None else centre, X[:0].double(), self)
+
+    def matrix(self, kernel: Kernel, points: Points) -> KernelMatrix:
+        if not isinstance(points, DaskPoints):
+            raise TypeError("the dask backend has no kernel matrix at points that another backend has placed")
+        return points.here.bind(kernel) if len(points.slices) < 2 else DaskMatrix(kernel, points, self, points)
+
+    def slices(self, n: int) -> tuple[slice, ...]:
+        """Return the rows of each block, as equal as whole numbers allow."""
+        most = self.block_rows or max(LEAST_BLOCK, math.ceil(BLOCK_GROWTH * math.sqrt(n)))
+        count = max(math.ceil(n / most), 1)
+        ends = [n * number // count for number in range(count + 1)]
+        return tuple(slice(start, stop) for start, stop in pairwise(ends))
+
+
+@dataclass(frozen=True, eq=False)
+class DaskPoints(Points):
+    """Data in blocks of rows, on the workers from the first product on; the centred copy exists there alone."""
+
+    dask: Dask
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the data: they are placed on the machine where they are unpickled."""
+        return _placed_here, (self.dask.memory, self.dask.threads, self.X, self.centre)
+
+    @cached_property
+    def slices(self) -> tuple[slice, ...]:
+        """Return the rows of each block."""
+        return self.dask.slices(len(self.X))
+
+    @cached_property
+    def here(self) -> Points:
+        """Return the same data for work in this process."""
+        return self.dask.here.place(self.X, self.centre)
+
+    @cached_property
+    def blocks(self) -> "list[Future[Any]]":
+        """Return the blocks on the workers, whose versions are checked before anything is sent.
+
+        The scheduler keeps what they are made from, and has them made again when a worker is lost.
+        """
+        self.dask.cluster.require_workers()
+        rows = [_array(self.X[some]) for some in self.slices]
+        return self.dask.cluster.map(tasks.placed, rows, centre=self.centre)
+
+
+@dataclass(frozen=True, eq=False)
+class DaskMatrix(KernelMatrix):
+    """K in square tiles of blocks of rows, those on and above the diagonal: one task each."""
+
+    dask: Dask
+    placed: DaskPoints
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Points.bind, (self.placed, self.kernel)
+
+    @property
+    def here(self) -> KernelMatrix:
+        """Return the same matrix for work in this process."""
+        return self.placed.here.bind(self.kernel)
+
+    @property
+    def tiles(self) -> list[tuple[int, int]]:
+        """Return the numbers of the blocks of every tile, those off the diagonal first since they take longer."""
+        count = len(self.placed.slices)
+        pairs = [(i, j) for i in range(count) for j in range(i, count)]
+        return sorted(pairs, key=lambda pair: pair[0] == pair[1])
+
+    def _product(self, V: Tensor, dtype: torch.dtype) -> Tensor:
+        if not self.dask.cluster.is_open:
+            return self.here._product(V, dtype)
+        cluster, pairs, X, parts = self.dask.cluster, self.tiles, self.placed.blocks, self._sent(V)
+        done = cluster.map(
+            tasks.product_of_tile,
+            [X[i] for i, j in pairs],
+            [None if i == j else X[j] for i, j in pairs],
+            [parts[j] for _, j in pairs],
+            [None if i == j else parts[i] for i, j in pairs],
+            kernel=self.kernel,
+            dtype=dtype,
+        )
+        found = dict(zip(pairs, done, strict=True))
+        count = len(X)
+        sums = cluster.map(
+            tasks.total,
+            [[found[min(i, j), max(i, j)] for j in range(count)] for i in range(count)],
+            [[int(j < i) for j in range(count)] for i in range(count)],
+        )
+        return torch.from_numpy(np.concatenate(cluster.collect(sums))).to(V.dtype)
+
+    def _cross(self, points: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
+        if not self.dask.cluster.is_open:
+            return self.here._cross(points, V, dtype)
+        cluster, X, parts = self.dask.cluster, self.placed.blocks, self._sent(V)
+        most = max(some.stop - some.start for some in self.placed.slices)
+        sent = cluster.map(tasks.held, [_array(some) for some in points.split(most)]) if len(points) else []
+        done = [
+            cluster.map(tasks.product_of_points, list(repeat(some, len(X))), X, parts, kernel=self.kernel, dtype=dtype)
+            for some in sent
+        ]
+        sums = cluster.map(tasks.sum_of, done) if done else []
+        result = [V.new_zeros(0, V.shape[1]).numpy(), *cluster.collect(sums)]
+        return torch.from_numpy(np.concatenate(result)).to(V.dtype)
+
+    def _gradient(
+        self, left: Tensor, right: Tensor, columns: Rows, weights: Tensor | None, dtype: torch.dtype
+    ) -> Tensor:
+        if weights is not None or not self.dask.cluster.is_open:
+            return self.here._gradient(left, right, columns, weights, dtype)
+        cluster, X = self.dask.cluster, self.placed.blocks
+        if columns is None:
+            pairs, both = self.tiles, self._sent_together(left, right)
+            done = cluster.map(
+                tasks.gradient_of_pairs,
+                [X[i] for i, j in pairs],
+                [None if i == j else X[j] for i, j in pairs],
+                [both[i] for i, _ in pairs],
+                [both[j] for _, j in pairs],
+                kernel=self.kernel,
+                dtype=dtype,
+            )
+        else:
+            some = cluster.map(tasks.placed, [_array(self.X[columns])], centre=self.points.centre)
+            its = cluster.map(tasks.held, [_array(right)])
+            done = cluster.map(
+                tasks.gradient_of_tile,
+                X,
+                some * len(X),
+                self._sent(left),
+                its * len(X),
+                kernel=self.kernel,
+                dtype=dtype,
+            )
+        return torch.from_numpy(tasks.sum_of(cluster.collect(done)))
+
+    def _block(self, rows: Rows, columns: Rows, dtype: torch.dtype) -> Tensor:
+        """Return entries computed in this process, which is faster than to send them."""
+        few = self.dask.here.place(rows_of(self.X, columns), self.points.centre).bind(self.kernel)
+        result = torch.empty(len(rows_of(self.X, rows)), len(few), dtype=dtype)
+        for some in self._chunks(len(result)):
+            result[some] = few._cross_block(rows_of(self.X, rows)[some], None, dtype)
+        return result
+
+    def _cross_block(self, points: Tensor, columns: Rows, dtype: torch.dtype) -> Tensor:
+        few = self.dask.here.place(rows_of(self.X, columns), self.points.centre).bind(self.kernel)
+        return few._cross_block(points, None, dtype)
+
+    def _local_factors(self, neighbours: Tensor, F: Tensor | None, scale: Tensor | None, diagonal: Tensor) -> Tensor:
+        return self.here._local_factors(neighbours, F, scale, diagonal)
+
+    # sending
+
+    def _sent(self, V: Tensor) -> "list[Future[Any]]":
+        """Return the rows of V on workers, block by block."""
+        return self.dask.cluster.map(tasks.held, [_array(V[some]) for some in self.placed.slices])
+
+    def _sent_together(self, left: Tensor, right: Tensor) -> "list[Future[Any]]":
+        rows = [(_array(left[some]), _array(right[some])) for some in self.placed.slices]
+        return self.dask.cluster.map(tasks.held, rows)
+
+    def _chunks(self, n: int) -> Iterator[slice]:
+        return (slice(start, start + LEAST_BLOCK) for start in range(0, n, LEAST_BLOCK))
+
+
+def _array(M: Tensor) -> NDArray[np.float64]:
+    return M.detach().double().contiguous().numpy()
+
+
+def _placed_here(memory: int | str | None, threads: int | None, X: Tensor, centre: Tensor) -> Points:
+    """Return points on the best backend of the machine where they are unpickled."""
+    return default(memory, threads, X.device.type).place(X, centre)

@@ -1,0 +1,75 @@
+"""Connecting an estimator to a Dask cluster, for as long as a fit lasts or a model lives."""
+
+import atexit
+import logging
+import sys
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from kernelcg.backends.cluster import missing
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+logger = logging.getLogger("kernelcg")
+
+
+def is_cluster(value: Any) -> bool:
+    """Say whether a parameter ``cluster`` means something: None, "local", an address, or a client."""
+    distributed = sys.modules.get("distributed")
+    return value is None or isinstance(value, str) or (distributed is not None and _is_client(value))
+
+
+def _is_client(value: Any) -> bool:
+    from distributed import Client
+
+    return isinstance(value, Client) and not value.asynchronous
+
+
+@contextmanager
+def connected(cluster: Any, workers: int | None) -> Iterator["Client | None"]:
+    """Give a connection to the cluster that a user names; None without one.
+
+    A client is the user's, who closes it. Connections to an address are closed with the last model that uses them.
+    "local" starts one process with one thread for each core, or ``workers`` of them, and ends them afterwards.
+    """
+    if cluster is None:
+        yield None
+        return
+    reason = missing()
+    if reason is not None:
+        raise ValueError(f"cluster={cluster!r} cannot be used: {reason}")
+    from distributed import Client, LocalCluster
+
+    if cluster != "local":
+        client = cluster if _is_client(cluster) else _client_at(cluster)
+        logger.info("cluster: dashboard at %s", client.dashboard_link)
+        yield client
+        return
+    with (
+        LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0") as own,
+        Client(own) as client,
+    ):
+        yield client
+
+
+def _client_at(address: str) -> "Client":
+    from distributed import Client
+
+    try:
+        client = Client(address, set_as_default=False)
+    except (OSError, ValueError, TypeError) as error:  # TypeError: the address asks for certificates
+        raise ValueError(
+            f"cluster={address!r} cannot be reached: {error}; start a scheduler there, or where it asks for "
+            "certificates make a distributed.Client with them"
+        ) from error
+    atexit.register(_close, weakref.ref(client))  # with the last model that uses it, or when Python ends
+    return client
+
+
+def _close(reference: "weakref.ref[Client]") -> None:
+    client = reference()
+    if client is not None:
+        client.close()

@@ -1,0 +1,219 @@
+"""Products and gradients on a cluster of two processes: right, the same bits with any workers, and never in silence."""
+
+import os
+import pickle
+import signal
+import threading
+import time
+
+import pytest
+import torch
+from reference import TOLERANCE, block_error, gradient_error, kernel_matrix, product_error
+from strategies import DTYPES, KERNELS, normal
+
+from kernelcg import backends
+from kernelcg.backends.dask import BLOCK_GROWTH, LEAST_BLOCK
+from kernelcg.errors import ClusterFailed
+from kernelcg.kernels import RBF, Kernel, Matern
+from kernelcg.kernels.distances import squared_distances
+
+ROWS, BLOCK = 400, 150
+
+SOME = ["rbf", "matern32 ard", "multiple of a sum", "periodic", "sum with linear"]
+
+
+@pytest.fixture(scope="module")
+def backend(client):
+    return backends.Dask(client=client, block_rows=BLOCK)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_products_and_gradients(backend, name):
+    kernel, X, V, Z = KERNELS[name](3), normal(ROWS, 3, 1), normal(ROWS, 4, 2), normal(170, 3, 3)
+    K, here = backend.bind(kernel, X), backends.default().bind(kernel, X)
+    truth = kernel_matrix(kernel, X, X)
+    assert product_error(K.product(V), truth, V) < TOLERANCE["float64"]
+    assert (K.product(V) - here.product(V)).abs().max() <= 1e-12 * here.product(V).abs().max()
+    assert product_error(K.cross(Z, V), kernel_matrix(kernel, Z, X), V) < TOLERANCE["float64"]
+    left, right = V[:, :2], V[:, 2:]
+    found = K.gradient(left, right)
+    assert gradient_error(found, kernel, X, X, left, right) < TOLERANCE["float64"]
+    assert (found - here.gradient(left, right)).abs().max() <= 1e-12 * here.gradient(left, right).abs().max()
+    some = torch.tensor([3, 390, 7])
+    found = K.gradient(left, right[:3], columns=some)
+    assert gradient_error(found, kernel, X, X[some], left, right[:3]) < TOLERANCE["float64"]
+    assert block_error(K.block(None, some), truth[:, some]) < TOLERANCE["float64"]
+
+
+def test_single_precision(backend):
+    kernel, X, V = Matern(1.0), normal(ROWS, 3, 1), normal(ROWS, 2, 2)
+    found = backend.bind(kernel, X).product(V, precision=DTYPES["float32"])
+    assert found.dtype == torch.float64
+    assert product_error(found, kernel_matrix(kernel, X, X), V) < TOLERANCE["float32"]
+    assert product_error(found, kernel_matrix(kernel, X, X), V) > TOLERANCE["float64"]
+
+
+def test_entries_weights_and_local_factors_are_those_of_this_process(backend):
+    kernel, X, Z = Matern([1.0, 2.0]), normal(ROWS, 2, 1), normal(9, 2, 2)
+    K, here = backend.bind(kernel, X), backends.default().bind(kernel, X)
+    C = here.block()
+    assert torch.equal(K.block(slice(3, 300), slice(0, 7)), C[3:300, :7])
+    assert torch.equal(K.cross_block(Z, torch.tensor([1, 5])), here.cross_block(Z, torch.tensor([1, 5])))
+    weights, V = C / ROWS, normal(ROWS, 1, 3)
+    assert torch.equal(K.gradient(V, V, weights=weights), here.gradient(V, V, weights=weights))
+    order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(0))
+    neighbours = here.neighbours(order, 5)
+    assert torch.equal(K.neighbours(order, 5), neighbours)
+    D = torch.full((ROWS,), 0.1, dtype=torch.float64)
+    assert torch.equal(K.local_factors(neighbours, None, None, D), here.local_factors(neighbours, None, None, D))
+
+
+def test_a_row_of_a_product_depends_on_no_other_point(backend):
+    X, V, Z = normal(ROWS, 3, 1), normal(ROWS, 2, 2), normal(200, 3, 3)
+    K = backend.bind(RBF(1.0), X)
+    all_of_them = K.cross(Z, V)
+    assert torch.equal(K.cross(Z[190:], V), all_of_them[190:])
+    assert K.cross(Z[:0], V).shape == (0, 2)
+
+
+class Cauchy(Kernel):
+    width: torch.Tensor
+
+    def covariance(self, X, Y):
+        return 1 / (1 + squared_distances(X / self.width, Y / self.width))
+
+
+def test_a_kernel_of_the_user_runs_on_the_workers(backend):
+    X, V = normal(ROWS, 2, 1), normal(ROWS, 2, 2)
+    kernel = Cauchy(1.5)
+    here = backends.default().bind(kernel, X)
+    found = backend.bind(kernel, X)
+    assert (found.product(V) - here.product(V)).abs().max() <= 1e-12 * here.product(V).abs().max()
+    assert (found.gradient(V, V) - here.gradient(V, V)).abs().max() <= 1e-12 * here.gradient(V, V).abs().max()
+
+
+# blocks
+
+
+def test_blocks_depend_on_the_rows_alone(backend):
+    usual = backends.Dask(client=backend.client)
+    for n in (1, LEAST_BLOCK, 30_000, 100_001, 10**6):
+        found = usual.slices(n)
+        sizes = [some.stop - some.start for some in found]
+        assert sum(sizes) == n
+        assert max(sizes) - min(sizes) <= 1
+        assert max(sizes) <= max(LEAST_BLOCK, BLOCK_GROWTH * n**0.5 + 1)
+    assert len(usual.slices(30_000)) == 6
+    assert len(usual.slices(10**6)) == 35
+
+
+def test_few_rows_stay_here(backend):
+    K = backend.bind(RBF(1.0), normal(BLOCK, 2))
+    assert K.backend.name() == backends.default().name()
+
+
+# who computes changes nothing
+
+
+def resized(client, count):
+    """Return once the cluster has so many workers."""
+    client.cluster.scale(count)
+    deadline = time.monotonic() + 60
+    while len(client.scheduler_info(n_workers=-1)["workers"]) != count:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_the_same_bits_with_any_number_of_workers(client, backend):
+    X, V, Z = normal(ROWS, 3, 1), normal(ROWS, 4, 2), normal(170, 3, 3)
+    results = []
+    try:
+        for count in (2, 1, 3):
+            resized(client, count)
+            K = backend.bind(Matern(1.0), X)
+            results.append((K.product(V), K.cross(Z, V), K.gradient(V, V)))
+    finally:
+        resized(client, 2)
+    for other in results[1:]:
+        assert all(torch.equal(one, two) for one, two in zip(results[0], other, strict=True))
+
+
+def pids(client):
+    return sorted(client.run(os.getpid).values())
+
+
+def test_a_worker_that_is_killed_changes_no_bit(client, backend):
+    X, V = normal(ROWS, 3, 1), normal(ROWS, 4, 2)
+    K = backend.bind(Matern(1.0), X)
+    undisturbed = K.product(V)
+    os.kill(pids(client)[0], signal.SIGKILL)  # with the blocks of X that it held
+    assert torch.equal(K.product(V), undisturbed)
+    client.wait_for_workers(2, timeout=60)
+    killer = threading.Timer(0.02, os.kill, (pids(client)[0], signal.SIGKILL))
+    killer.start()
+    assert all(torch.equal(K.product(V), undisturbed) for _ in range(5))
+    killer.join()
+    client.wait_for_workers(2, timeout=60)
+
+
+def test_a_worker_that_is_stopped_for_a_while_changes_no_bit(client, backend):
+    X, V = normal(ROWS, 3, 1), normal(ROWS, 4, 2)
+    K = backend.bind(Matern(1.0), X)
+    undisturbed = K.product(V)
+    stopped = pids(client)[0]
+    waker = threading.Timer(1.5, os.kill, (stopped, signal.SIGCONT))
+    os.kill(stopped, signal.SIGSTOP)
+    waker.start()
+    try:
+        assert torch.equal(K.product(V), undisturbed)
+    finally:
+        waker.join()
+
+
+# what goes wrong is said
+
+
+def test_without_workers_it_gives_up(client, backend):
+    X, V = normal(ROWS, 3, 1), normal(ROWS, 1, 2)
+    impatient = backends.Dask(client=client, block_rows=BLOCK, patience=0.5)
+    K = impatient.bind(RBF(1.0), X)
+    undisturbed = K.product(V)
+    try:
+        resized(client, 0)
+        with pytest.raises(ClusterFailed, match=r"no workers for 0\.5 s"):
+            K.product(V)
+        with pytest.raises(ClusterFailed, match="start workers"):
+            impatient.bind(RBF(1.0), X).product(V)
+    finally:
+        resized(client, 2)
+    assert torch.equal(K.product(V), undisturbed)
+
+
+class Broken(RBF):
+    def covariance(self, X, Y):
+        raise ZeroDivisionError("a formula that fails")
+
+
+def test_an_exception_of_a_worker_is_raised_here(backend):
+    with pytest.raises(ZeroDivisionError, match="a formula that fails"):
+        backend.bind(Broken(1.0), normal(ROWS, 2)).product(normal(ROWS, 1))
+
+
+def test_it_needs_a_client():
+    with pytest.raises(ValueError, match="cluster"):
+        backends.named("dask")
+    assert backends.available()["dask"].usable
+
+
+def test_once_closed_and_once_unpickled_the_work_is_done_here(client):
+    from distributed import Client
+
+    X, V = normal(ROWS, 2, 1), normal(ROWS, 2, 2)
+    with Client(client.scheduler.address, set_as_default=False) as own:
+        K = backends.Dask(client=own, block_rows=BLOCK).bind(RBF(1.0), X)
+        found = K.product(V)
+        copied = pickle.loads(pickle.dumps(K))
+    assert copied.backend.name() == backends.default().name()
+    for one in (K, copied):
+        assert torch.allclose(one.product(V), found, rtol=1e-12, atol=1e-12)
+        assert torch.allclose(one.cross(X[:5], V), found[:5], rtol=1e-12, atol=1e-12)

@@ -1,0 +1,196 @@
+"""Estimators on a cluster: the numbers of one machine within their certificates, the same bits whoever is lost."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import kernelcg
+from kernelcg import GPClassifier, GPGeneralizedRegressor, GPRegressor, KernelRidge
+from kernelcg.backends import dask as dask_backend
+from kernelcg.errors import ClusterFailed
+from kernelcg.events import EventKind
+from kernelcg.kernels import Matern
+
+ROWS = 300
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """Let a few rows be enough for a cluster."""
+    monkeypatch.setattr(dask_backend, "LEAST_BLOCK", 120)
+    monkeypatch.setattr(dask_backend, "BLOCK_GROWTH", 1.0)
+
+
+def data(n=ROWS):
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(n, 2))
+    return X, np.sin(2 * X[:, 0]) + X[:, 1] + 0.3 * generator.normal(size=n)
+
+
+def regressor(cluster=None, **options):
+    given = {"method": "iterative", "optimizer": None, "noise": 0.1, "dtype": "float64"}
+    return GPRegressor(Matern([1.0, 1.5]), cluster=cluster, **(given | options))
+
+
+def test_a_regressor_agrees_with_one_machine_within_the_certificates(client):
+    X, y = data()
+    there, here = (regressor(cluster).fit(X, y) for cluster in (client, None))
+    assert there.plan_.backend == "dask"
+    assert "2 workers" in str(there.plan_)
+    assert there.certificate_.verdict == here.certificate_.verdict
+    points = X[:50] + 0.1
+    (mean, std), (mean_here, std_here) = (model.predict(points, return_std=True) for model in (there, here))
+    off = there.certificate_.mean_error + here.certificate_.mean_error
+    assert np.abs(mean - mean_here).max() <= off
+    assert np.allclose(std, std_here, rtol=1e-4)
+
+
+def disturbed(client, number):
+    """Return a callback that kills a worker, and stops another for a second, when hyperparameters have changed."""
+    left = [number]
+
+    def listen(event):
+        if event.kind is EventKind.STEP and left[0]:
+            left[0] -= 1
+            client.wait_for_workers(2, timeout=60)
+            killed, stopped = sorted(client.run(os.getpid).values())
+            os.kill(killed, signal.SIGKILL)
+            os.kill(stopped, signal.SIGSTOP)
+            subprocess.Popen(["/bin/sh", "-c", f"sleep 1; kill -CONT {stopped}"]).wait()
+
+    return listen
+
+
+def test_faults_while_learning_and_predicting_change_no_bit(client):
+    X, y = data()
+    options = {"optimizer": "adam", "max_iter": 2, "probes": 2}
+    calm = regressor(client, **options).fit(X, y)
+    other = regressor(client, **options).fit(X, y, callback=disturbed(client, 1))
+    assert other.kernel_.lengthscale.tolist() == calm.kernel_.lengthscale.tolist() != [1.0, 1.5]
+    assert np.array_equal(other.posterior_.weights.X, calm.posterior_.weights.X)
+    expected = calm.predict(X + 0.1)
+    client.wait_for_workers(2, timeout=60)
+    os.kill(min(client.run(os.getpid).values()), signal.SIGKILL)
+    assert np.array_equal(other.predict(X + 0.1), expected)
+    client.wait_for_workers(2, timeout=60)
+
+
+def test_other_estimators(client):
+    X, y = data()
+    ridge, ridge_here = (
+        KernelRidge(0.1, kernel="rbf", method="iterative", cluster=cluster).fit(X, y) for cluster in (client, None)
+    )
+    assert ridge.plan_.backend == "dask"
+    assert np.allclose(ridge.predict(X), ridge_here.predict(X), rtol=1e-6, atol=1e-6)
+    with pytest.raises(ValueError, match="precomputed"):
+        KernelRidge(kernel="precomputed", cluster=client).fit(X @ X.T, y)
+    given = {"kernel": Matern(1.0), "method": "iterative", "optimizer": None}
+    for model in (GPClassifier(**given), GPGeneralizedRegressor(**given, likelihood="poisson")):
+        counts = (y > 0).astype(int)
+        there, here = (clone(model).set_params(cluster=cluster).fit(X, counts) for cluster in (client, None))
+        assert there.plan_.backend == "dask"
+        assert np.allclose(there.predict(X), here.predict(X), rtol=1e-5)
+
+
+# ways to name a cluster
+
+
+def test_an_address(client):
+    X, y = data()
+    by_client, by_address = (regressor(cluster).fit(X, y) for cluster in (client, client.scheduler.address))
+    assert np.array_equal(by_client.predict(X), by_address.predict(X))
+
+
+def test_a_local_cluster_ends_with_the_fit():
+    X, y = data()
+    there = regressor("local", n_jobs=1).fit(X, y)
+    assert "1 workers" in str(there.plan_)
+    assert there.posterior_.problem.backend.client.status == "closed"
+    assert np.allclose(there.predict(X), regressor().fit(X, y).predict(X), rtol=1e-5)
+
+
+@pytest.mark.parametrize("cluster", [3, True, object()])
+def test_what_is_no_cluster_is_refused(cluster):
+    with pytest.raises(ValueError, match="cluster must be None"):
+        regressor(cluster).fit(*data(20))
+
+
+def test_an_address_where_nobody_answers():
+    import dask
+
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "0.3s"}),
+        pytest.raises(ValueError, match="cannot be reached"),
+    ):
+        regressor("tcp://127.0.0.1:9").fit(*data(20))
+
+
+# what leaves the process
+
+
+def test_clones_share_the_connection_and_pickles_leave_it(client, tmp_path):
+    X, y = data()
+    fitted = regressor(client).fit(X, y)
+    assert clone(fitted).cluster is client
+    copied = pickle.loads(pickle.dumps(fitted))
+    assert copied.cluster == client.scheduler.address
+    fitted.save(tmp_path / "model")
+    loaded = kernelcg.load(tmp_path / "model")
+    assert loaded.cluster is None
+    for other in (copied, loaded):
+        assert np.allclose(other.predict(X), fitted.predict(X), rtol=1e-10, atol=1e-10)
+        assert np.allclose(other.predict(X, return_std=True)[1], fitted.predict(X, return_std=True)[1], rtol=1e-4)
+
+
+def test_the_core_imports_no_dask():
+    code = "import sys, kernelcg, kernelcg.estimators, kernelcg.backends; assert 'distributed' not in sys.modules"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=200)
+
+
+# whom to work with
+
+
+def test_workers_with_another_version_are_refused(tmp_path):
+    from distributed import Client, LocalCluster
+
+    record = tmp_path / "kernelcg-9.9.9.dist-info"
+    record.mkdir()
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: kernelcg\nVersion: 9.9.9\n")
+    options = {"n_workers": 0, "dashboard_address": ":0", "silence_logs": "CRITICAL"}
+    with LocalCluster(**options) as own, Client(own, set_as_default=False) as client:
+        command = [sys.executable, "-m", "distributed.cli.dask_worker", own.scheduler_address, "--no-nanny"]
+        worker = subprocess.Popen(
+            [*command, "--no-dashboard"], env=os.environ | {"PYTHONPATH": str(tmp_path)}, stderr=subprocess.DEVNULL
+        )
+        try:
+            client.wait_for_workers(1, timeout=60)
+            with pytest.raises(ClusterFailed, match=r"has kernelcg 9\.9\.9, but this is kernelcg"):
+                regressor(client).fit(*data())
+        finally:
+            worker.kill()
+            worker.wait()
+
+
+def test_a_cluster_with_certificates_refuses_strangers():
+    from distributed import Client, LocalCluster
+    from distributed.security import Security
+
+    pytest.importorskip("cryptography")
+    known, stranger = Security.temporary(), Security.temporary()
+    options = {"n_workers": 1, "processes": False, "dashboard_address": ":0", "silence_logs": "CRITICAL"}
+    with LocalCluster(security=known, protocol="tls://", **options) as own:
+        assert own.scheduler_address.startswith("tls://")
+        for security in (None, stranger):
+            with pytest.raises((OSError, TypeError)):
+                Client(own.scheduler_address, security=security, timeout="2s", set_as_default=False)
+        with pytest.raises(ValueError, match="cannot be reached"):
+            regressor(own.scheduler_address).fit(*data(20))
+        with Client(own.scheduler_address, security=known, set_as_default=False) as client:
+            X, y = data()
+            assert regressor(client).fit(X, y).plan_.backend == "dask"
