@@ -9,7 +9,7 @@ OLDEST_TESTS := tests/packaging tests/backends/test_choice.py tests/backends/tes
                 tests/estimators/test_saving.py tests/solvers/test_invariants.py
 export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: demo photograph test oldest wheel fuzz fuzz-files lint docs check bench bench-plan figure1 figures23 figures-quick format clean
+.PHONY: demo photograph test oldest wheel fuzz fuzz-files fuzz-kills lint docs check bench bench-plan figure1 figures23 figures-quick format clean
 
 demo: $(INSTALLED)  ## fit a table of invented houses, predict, write a report: demo/houses.html
 	$(BIN)/kernelcg demo --out demo --force
@@ -31,6 +31,9 @@ wheel:  ## build the sdist and from it the wheel into dist/; fails without the c
 
 fuzz-files: $(INSTALLED)  ## change 5,000 model files, checksums recomputed: each is refused in words or works; prints its seed
 	OMP_NUM_THREADS=1 $(BIN)/python tests/estimators/mutated_files.py
+
+fuzz-kills: $(INSTALLED)  ## kill 20 fits of each kind at random moments, go on: the same bytes; prints its seed
+	OMP_NUM_THREADS=1 $(BIN)/python tests/estimators/killed_fits.py
 
 lint: $(INSTALLED)  ## format, lint, spelling, strict types, import contract
 	$(BIN)/ruff format --check .

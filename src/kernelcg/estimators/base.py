@@ -106,10 +106,15 @@ class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is 
         return tags
 
     @contextmanager
-    def _fitting(self, callback: Listener | None, resume: Resumable = None) -> Iterator[Session]:
+    def _fitting(
+        self,
+        callback: Listener | None,
+        resume: Resumable = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+    ) -> Iterator[Session]:
         """Do a fit: it succeeds or leaves the estimator as it was, and it is told to the callback and the log."""
         with self._all_or_nothing(), narrated(self.verbose), self._on_cluster():
-            yield Session.of(callback, self.max_seconds, resume)
+            yield Session.of(callback, self.max_seconds, resume, checkpoint)
 
     @contextmanager
     def _on_cluster(self) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """Gaussian process classification with scikit-learn's interface."""
 
+import os
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -173,6 +174,7 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         plan: Plan | None = None,
         callback: Listener | None = None,
         resume: Resumable = None,
+        checkpoint: str | os.PathLike[str] | None = None,
     ) -> Self:
         """Learn the hyperparameters and condition the latent functions on the data.
 
@@ -180,9 +182,9 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         ----------
         X : (n, d)
         y : (n,) labels of any kind: numbers, strings, booleans
-        plan, callback, resume : as in `GPRegressor.fit`; one against the rest, the plan serves every class
+        plan, callback, resume, checkpoint : as in `GPRegressor.fit`; one against the rest, the plan serves every class
         """
-        with self._fitting(callback, resume) as session:
+        with self._fitting(callback, resume, checkpoint) as session:
             X, codes = self._checked(X, y)
             for name in ("posterior_", "estimators_"):
                 self.__dict__.pop(name, None)

@@ -1,5 +1,6 @@
 """Gaussian process regression for counts, proportions, positive amounts and outliers."""
 
+import os
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Self
@@ -149,6 +150,7 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
         plan: Plan | None = None,
         callback: Listener | None = None,
         resume: Resumable = None,
+        checkpoint: str | os.PathLike[str] | None = None,
     ) -> Self:
         """Learn the hyperparameters and condition the latent function on the data.
 
@@ -158,9 +160,9 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
         y : (n,) what the likelihood allows: numbers, counts, positive amounts
         exposure : (n,) or one number: the time or area behind each count ("poisson", "negative_binomial"), the number
             of trials ("binomial"); None means 1. The other likelihoods ignore it
-        plan, callback, resume : as in `GPRegressor.fit`
+        plan, callback, resume, checkpoint : as in `GPRegressor.fit`
         """
-        with self._fitting(callback, resume) as session:
+        with self._fitting(callback, resume, checkpoint) as session:
             problem, gp, plan = self._prepared(X, y, exposure, plan, session.earlier)
             constant = isinstance(gp.likelihood, IDENTITY) and float(spread_of(problem.y[:, None])) == 0
             problems = self._learn_and_condition(problem, gp, plan, session, CONSTANT if constant else "")

@@ -1,5 +1,6 @@
 """Kernel ridge regression without its n × n matrix."""
 
+import os
 from typing import Any, Self
 
 import numpy as np
@@ -136,15 +137,16 @@ class KernelRidge(GaussianEstimator):
         plan: Plan | None = None,
         callback: Listener | None = None,
         resume: Resumable = None,
+        checkpoint: str | os.PathLike[str] | None = None,
     ) -> Self:
         """Choose the hyperparameters if that was asked for, and solve for the weights.
 
         Parameters
         ----------
         sample_weight : (n,) weights of the squared errors: αᵢ = α / wᵢ; rows of weight 0 are left out
-        plan, callback, resume : as in `GPRegressor.fit`
+        plan, callback, resume, checkpoint : as in `GPRegressor.fit`
         """
-        with self._fitting(callback, resume) as session:
+        with self._fitting(callback, resume, checkpoint) as session:
             problem, gp, plan = self._prepared(X, y, sample_weight, plan, session.earlier)
             self._select_and_solve(problem, gp, plan, session)
         return self

@@ -1,5 +1,6 @@
 """Gaussian process regression with scikit-learn's interface."""
 
+import os
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -189,6 +190,7 @@ class GPRegressor(RegressionAnswers):
         plan: Plan | None = None,
         callback: Listener | None = None,
         resume: Resumable = None,
+        checkpoint: str | os.PathLike[str] | None = None,
     ) -> Self:
         """Learn the hyperparameters and condition the process on the data.
 
@@ -203,9 +205,11 @@ class GPRegressor(RegressionAnswers):
             hyperparameters so far are kept
         resume : the state that came with a step of an earlier fit to the same data, or the path of a file that
             `kernelcg.estimators.training_files.save_state` has written: learning goes on to the same numbers
+        checkpoint : path of a file that keeps the state of learning, written every half minute and when learning ends.
+            Where the file exists, learning goes on from it; one of other data or options is refused with the reason
         """
         check_options(self.get_params(deep=False))
-        with self._fitting(callback, resume) as session:
+        with self._fitting(callback, resume, checkpoint) as session:
             problem, gp, plan = self._prepared(X, y, noise_variance, plan, session.earlier)
             self._begin(problem, gp, plan, session)
             learned = self._learned(problem, gp, self.optimizer, plan, session)

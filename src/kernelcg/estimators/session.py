@@ -86,16 +86,20 @@ class Session:
         callback: Listener | None,
         max_seconds: float | None,
         resume: Resumable = None,
+        checkpoint: str | os.PathLike[str] | None = None,
     ) -> "Session":
-        """Return what begins now, from a state or the file of one if that is given."""
-        began = time.perf_counter()
+        """Return what begins now, from a state or the file of one if that is given, and keeps its own in a file."""
+        began, saving = time.perf_counter(), None
+        if checkpoint is not None:
+            from kernelcg.estimators.training_files import checkpoints
+
+            resume, saving = _state_in(checkpoint, resume), checkpoints(checkpoint)
         if resume is not None and not isinstance(resume, TrainingState):
             from kernelcg.estimators.training_files import load_state
 
             resume = load_state(resume)
-        return cls(
-            began, timed(together(log_event, callback), began), Interrupts(), max_seconds, resume, resident_bytes()
-        )
+        heard = timed(together(log_event, saving, callback), began)
+        return cls(began, heard, Interrupts(), max_seconds, resume, resident_bytes())
 
     def about(self, problem: Any) -> "Session":
         """Return the session of one of several models, which goes on from the state if that is of its data."""
@@ -137,6 +141,16 @@ class Session:
         limit = time_limit(self.max_seconds, self.began)
         with self.interrupts.heard():
             yield together(self.callback, self.interrupts.listen, limit)
+
+
+def _state_in(checkpoint: str | os.PathLike[str], resume: Resumable) -> Resumable:
+    """Return what a fit with this checkpoint goes on from: the file, if there is one already."""
+    if resume is not None:
+        raise ValueError("give checkpoint or resume, not both: a checkpoint that exists is gone on from")
+    path = Path(checkpoint)
+    if not path.resolve().parent.is_dir():
+        raise FileNotFoundError(f"checkpoint: there is no directory {path.resolve().parent}; create it")
+    return path if path.exists() else None
 
 
 def resident_bytes() -> int | None:
