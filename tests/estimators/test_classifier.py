@@ -21,7 +21,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from kernelcg import GPClassifier
 from kernelcg.errors import ConvergenceWarning, MemoryBudgetExceeded
-from kernelcg.estimators.classifier import CLEAR
+from kernelcg.estimators.class_answers import CLEAR
 from kernelcg.kernels import RBF, Matern
 
 

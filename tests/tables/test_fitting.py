@@ -6,9 +6,9 @@ import pytest
 
 from kernelcg import GPRegressor
 from kernelcg.errors import ModelFileError
+from kernelcg.estimators.relevance import relevances
 from kernelcg.tables import Table, TableError, Task, fit_table, load_table_model
 from kernelcg.tables.fitting import prepare
-from kernelcg.tables.relevance import relevances
 
 
 def table(n=120, seed=0):

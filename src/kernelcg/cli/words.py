@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
+from kernelcg.estimators.relevance import INVISIBLE
 from kernelcg.inference.bounds.verdict import Verdict
 from kernelcg.planning import Plan
 from kernelcg.planning.plan import in_bytes, in_time
 from kernelcg.tables.columns import Column, Encoding, Kind
 from kernelcg.tables.fitting import Prepared
 from kernelcg.tables.model import TableModel
-from kernelcg.tables.relevance import INVISIBLE
 from kernelcg.tables.task import Task
 
 LABEL = 13

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcg.inference.bounds.certificate import OF_NOISE, per_cent
+from kernelcg.kernels import Kernel
 
 Floats = NDArray[np.float64]
 
@@ -24,6 +25,16 @@ class LeftOut(NamedTuple):
 
     They count rounding and the solves, and in the iterative method a standard error of the probes.
     """
+
+
+class Component(NamedTuple):
+    """One summand of a function that a model has learned."""
+
+    kernel: Kernel | None
+    """Its kernel; None for the mean function: the drift and the level of y."""
+    mean: Floats
+    std: Floats | None = None
+    """Its standard deviation given the data, if that was asked for."""
 
 
 class _Bounds(NamedTuple):

@@ -1,6 +1,7 @@
 """What every estimator shares: a conditioned process that is kept lean when stored, and fits that succeed or do not."""
 
 import copy
+import html
 import os
 from abc import ABC
 from collections.abc import Iterator
@@ -41,6 +42,9 @@ from kernelcg.planning.pricing import pricing_of
 
 Problem = TypeVar("Problem", Regression, Outputs, Regression | Outputs, Observations)
 
+LEARNED = ("kernel_", "noise_", "alpha_", "likelihood_", "log_marginal_likelihood_value_")
+"""Attributes that are shown of a fitted estimator."""
+
 
 class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is untyped
     """An estimator built on a process that is conditioned on data."""
@@ -57,6 +61,7 @@ class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is 
     rtol: float
     plan_: Plan
     posterior_: Any
+    certificate_: Any
     learning_: Learned
     cluster: Any
     _client: Any = None
@@ -72,15 +77,38 @@ class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is 
         """Return the parameters and, once fitted, what was learned and where it was computed."""
         if "plan_" not in vars(self):
             return repr(self)
-        found = {
-            name: vars(self)[name] for name in ("kernel_", "noise_", "alpha_", "likelihood_") if name in vars(self)
-        }
+        found = {name: vars(self)[name] for name in LEARNED if name in vars(self)}
         learned = [
             f"  {name:12}{value:.6g}" if type(value) is float else f"  {name:12}{value}"
             for name, value in found.items()
         ]
         backend = f"  {'backend':12}{self.plan_.backend} on {self.plan_.device}, {self.plan_.method}"
         return "\n".join([repr(self), *learned, backend])
+
+    def _repr_html_inner(self) -> str:
+        """Return scikit-learn's diagram and, once fitted, a table of what was learned and how exact it is."""
+        diagram: str = super()._repr_html_inner()
+        return diagram + self._table_of_results()
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        """Return what a notebook shows: `print` as text and the diagram with the table as HTML."""
+        bundle: dict[str, str] = super()._repr_mimebundle_()
+        if "text/html" in bundle:
+            bundle["text/html"] += self._table_of_results()
+        return {**bundle, "text/plain": str(self)}
+
+    def _table_of_results(self) -> str:
+        if "plan_" not in vars(self):
+            return ""
+        certificates = self.certificate_ if isinstance(self.certificate_, tuple) else (self.certificate_,)
+        shown = {"numerics": "; ".join(dict.fromkeys(str(one).splitlines()[0] for one in certificates))}
+        shown |= {name: str(vars(self)[name]) for name in LEARNED if name in vars(self)}
+        shown["computed"] = f"{self.plan_.backend} on {self.plan_.device}, {self.plan_.method}"
+        rows = "".join(
+            f'<tr><th style="text-align:left">{name}</th><td style="text-align:left">{html.escape(value)}</td></tr>'
+            for name, value in shown.items()
+        )
+        return f"<table>{rows}</table>"
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without factors and preconditioners, which are made again where they are needed."""

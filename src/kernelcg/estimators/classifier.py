@@ -1,30 +1,30 @@
 """Gaussian process classification with scikit-learn's interface."""
 
+import copy
 import os
 from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from sklearn.base import ClassifierMixin, clone
+from sklearn.base import clone
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from kernelcg.errors import StateMismatch
-from kernelcg.estimators.inputs import checked_data, checked_points
-from kernelcg.estimators.laplace_estimator import Floats, LaplaceEstimator
-from kernelcg.estimators.session import Resumable, Session, predicting, tell_of_all
+from kernelcg.estimators.class_answers import ClassAnswers
+from kernelcg.estimators.inputs import checked_data
+from kernelcg.estimators.laplace_estimator import Floats
+from kernelcg.estimators.session import Resumable, Session
 from kernelcg.estimators.settings import first_kernel
 from kernelcg.events import Listener
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
-from kernelcg.inference.laplace.posterior import LatentPrediction
 from kernelcg.inference.learning.given_optimizer import GivenOptimizer
 from kernelcg.kernels import Kernel, Linear
 from kernelcg.likelihoods import BernoulliLogit, BernoulliProbit, Likelihood, Softmax
 from kernelcg.planning import Plan
-from kernelcg.randomness import child, seeded
 
 LINKS: Mapping[str, type[Likelihood] | type[Softmax]] = {
     "probit": BernoulliProbit,
@@ -44,11 +44,6 @@ sums) 9.2 up to 30, 10.7 up to 100, 12.1 up to 1,000; EEG (means) 0.148 up to 30
 pendigits 0.075 at 10, 0.29 at 100, 1.1 without a limit, at the same number of errors.
 """
 
-PROBABILITY = "(as a probability)"
-
-CLEAR = 0.5
-"""Lead of the largest latent mean beyond which it decides without covariances, whose differences matter less."""
-
 
 def first_latent_kernel(X: Tensor, classes: int, name: str = "matern32") -> Kernel:
     """Return the default kernel from which learning starts, or another that is named."""
@@ -57,7 +52,7 @@ def first_latent_kernel(X: Tensor, classes: int, name: str = "matern32") -> Kern
     return kernel if isinstance(kernel, Linear) else kernel.bounded(variance=(LEAST_VARIANCE, most))
 
 
-class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # sklearn is untyped
+class GPClassifier(ClassAnswers):
     """Gaussian process classification that scales: Laplace's approximation by preconditioned conjugate gradients.
 
     Two classes have one latent function. More have one each, jointly through the softmax: the classes share the
@@ -74,6 +69,9 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
     likelihood : "probit", "logit", "softmax", or "auto": the probit for two classes, the softmax for more. With the
         probit or the logit more than two classes are told apart one against the rest, by independent models whose
         probabilities are normalised; `estimators_` has them
+    class_weight : None, a dict from labels to weights, or "balanced": n / (C · rows of the class). The probability of a
+        class is multiplied by its weight, as if the class were that much more frequent than in the data, and `predict`
+        follows. The latent functions are learned from the data as they are
     priors : "weak" or None. "weak" keeps lengthscales that carry neither bounds nor priors of yours within 1e-5 and 1e6
         spreads of their feature, and `learning_` says which features have no visible effect. None supposes nothing
     method : "direct" (Cholesky), "iterative" (preconditioned CG) or "auto"
@@ -102,7 +100,7 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
 
     Attributes
     ----------
-    classes_ : the labels, sorted
+    classes_, class_weight_ : the labels, sorted, and their weights
     kernel_, likelihood_ : the learned kernel, and the likelihood
     log_marginal_likelihood_value_ : Laplace's approximation of it at the learned hyperparameters; one against the
         rest, the mean over the classes
@@ -120,6 +118,7 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         kernel: Any = None,
         *,
         likelihood: str = "auto",
+        class_weight: Any = None,
         priors: str | None = "weak",
         method: str = "auto",
         preconditioner: Any = "auto",
@@ -140,6 +139,7 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
     ):
         self.kernel = kernel
         self.likelihood = likelihood
+        self.class_weight = class_weight
         self.priors = priors
         self.method = method
         self.preconditioner = preconditioner
@@ -203,7 +203,44 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"GPClassifier needs at least two classes; y holds only one class, {self.classes_[0]}")
+        self._weigh(codes)
         return X, codes
+
+    def _weigh(self, codes: NDArray[np.int64]) -> None:
+        """Find the weights of the classes."""
+        weights = compute_class_weight(self.class_weight, classes=self.classes_, y=self.classes_[codes])
+        if not ((weights > 0) & np.isfinite(weights)).all():
+            raise ValueError(f"class_weight must hold positive numbers, not {self.class_weight!r}")
+        self.class_weight_ = weights
+
+    def update(self, X: Any, y: Any, *, learn: bool = False, callback: Listener | None = None) -> Self:
+        """Condition on more labels, from the old mode, at the same hyperparameters unless ``learn`` is True.
+
+        The labels must have been in the fit. One against the rest, every class is updated.
+        """
+        check_is_fitted(self)
+        X, y = checked_data(self, X, y, y_numeric=False, reset=False)
+        codes, before = self._codes(y), self._observed_codes()
+        with self._fitting(callback) as session:
+            if self._is_one_against_the_rest():
+                machines, problems = [copy.copy(one) for one in self.estimators_], []
+                for c, machine in enumerate(machines):
+                    found = machine._updated(self._observations(X, codes == c, None), session, learns=learn)
+                    problems += [f"class {self.classes_[c]!s}: {problem}" for problem in found]
+                self._keep_machines(machines)
+            else:
+                C = self.posterior_.problem.classes
+                problems = self._updated(self._observations(X, codes, None, classes=C), session, learns=learn)
+            self._weigh(np.concatenate([before, codes]))
+        self._warn_of_fit(problems, session)
+        return self
+
+    def _observed_codes(self) -> NDArray[np.int64]:
+        """Return the numbers of the classes of the training data."""
+        if not self._is_one_against_the_rest():
+            return self.posterior_.problem.y.long().cpu().numpy()
+        each = [one.posterior_.problem.y.cpu().numpy() for one in self.estimators_]
+        return np.argmax(np.stack(each, axis=1), axis=1)
 
     def _is_split(self) -> bool:
         """Say whether the classes are told apart one against the rest."""
@@ -224,7 +261,7 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
     def _fit_jointly(self, X: Floats, codes: NDArray[np.int64], plan: Plan | None, session: Session) -> list[str]:
         """Condition one latent function, or one for each class; return what went wrong."""
         problem, gp, made = self._prepared(X, codes, plan, session.earlier)
-        return self._learn_and_condition(problem, gp, made, session)
+        return self._learn_and_condition(problem, gp, made, session, self.optimizer)
 
     def _fit_one_against_the_rest(
         self, X: Floats, codes: NDArray[np.int64], plan: Plan | None, session: Session
@@ -245,8 +282,9 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
 
     def _machine(self) -> "GPClassifier":
         """Return a classifier of its own for one class against the rest."""
-        machine = clone(self)
+        machine = clone(self).set_params(class_weight=None)
         machine.classes_, machine.n_features_in_ = np.array([False, True]), self.n_features_in_
+        machine.class_weight_ = np.ones(2)
         return machine
 
     def _plan_of_one_class(self, X: Floats, codes: NDArray[np.int64], earlier: Plan | None) -> Plan:
@@ -272,110 +310,3 @@ class GPClassifier(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         if not eval_gradient:
             return float(np.mean(found))
         return float(np.mean([value for value, _ in found])), np.mean([gradient for _, gradient in found], axis=0)
-
-    # prediction
-
-    def predict(self, X: Any, *, callback: Listener | None = None) -> NDArray[Any]:
-        """Return labels: the most probable of two; of more, that of the largest latent mean where it leads by ½.
-
-        Two classes need the latent mean alone. Of more, points without a clear lead are decided by their probabilities,
-        which cost C solves a point. With latent variances far above the default's limit the averaged probabilities
-        may favour another class than the largest mean. The callback is as in `GPRegressor.predict`.
-        """
-        if self._is_one_against_the_rest():
-            return self.classes_[self.predict_proba(X, callback=callback).argmax(axis=1)]
-        points, heard = self._points(X), predicting(callback)
-        mean = self.posterior_.mean(points)
-        tell_of_all(heard, points)
-        if mean.shape[1] == 1:
-            return self.classes_[(mean[:, 0] > 0).long().cpu().numpy()]
-        best = mean.topk(2, dim=1)
-        winners, open_ = best.indices[:, 0].clone(), best.values.diff(dim=1)[:, 0] > -CLEAR
-        if bool(open_.any()):
-            winners[open_] = self._softmax_probabilities(points[open_], heard).argmax(1)
-        return self.classes_[winners.cpu().numpy()]
-
-    def predict_proba(self, X: Any, *, callback: Listener | None = None) -> Floats:
-        """Return (t, C) probabilities of the classes, in the order of `classes_`, averaged over the latent values.
-
-        The average is exact for the probit, to 1e-6 for the logit, with standard errors below 1e-3 for the softmax. In
-        the iterative method the latent variances under it are certified to 0.1 %, those of the softmax to 1 %.
-        The callback is as in `GPRegressor.predict`.
-        """
-        heard = predicting(callback)
-        if self._is_one_against_the_rest():
-            X = checked_points(self, X)
-            P = np.stack([machine.predict_proba(X, callback=heard)[:, 1] for machine in self.estimators_], axis=1)
-            total = P.sum(axis=1, keepdims=True)
-            return np.where(total > 0, P / np.where(total > 0, total, 1.0), 1 / P.shape[1])
-        points = self._points(X)
-        if self.posterior_.problem.classes > 1:
-            return self._softmax_probabilities(points, heard).cpu().numpy()
-        return self._two_probabilities(points, heard).cpu().numpy()
-
-    def decision_function(self, X: Any) -> Floats:
-        """Return the latent means (t, C); for two classes (t,) the log-odds of the second, which order as it does.
-
-        A latent mean would not: the larger its variance, the less it says.
-        """
-        check_is_fitted(self)
-        if len(self.classes_) > 2:
-            mean: Floats = self.latent(X)
-            return mean
-        P = np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny)
-        odds: Floats = np.log(P[:, 1]) - np.log(P[:, 0])
-        return odds
-
-    def latent(self, X: Any, return_std: bool = False) -> Any:
-        """Return the mean of the latent functions at X, and if asked for their standard deviation.
-
-        (t,) for two classes with one latent function, else (t, C).
-        """
-        if self._is_one_against_the_rest():
-            X = checked_points(self, X)
-            found = [machine.latent(X, return_std) for machine in self.estimators_]
-            if not return_std:
-                return np.stack(found, axis=1)
-            return tuple(np.stack(values, axis=1) for values in zip(*found, strict=True))
-        points = self._points(X)
-        if not return_std:
-            return self._one_or_many(self.posterior_.mean(points))
-        prediction = self._with_covariance(points)
-        self._warn_of_latent(prediction)
-        return self._one_or_many(prediction.mean), self._one_or_many(prediction.variances.sqrt())
-
-    def _two_probabilities(self, points: Tensor, callback: Listener | None) -> Tensor:
-        """Return (t, 2) probabilities of one latent function; small ones keep their digits."""
-        found = self._with_covariance(points, callback)
-        self._warn_of_prediction(found, _probability_errors(found), PROBABILITY)
-        mean = found.mean[:, 0]
-        rarer, _ = self.likelihood_.predict(-mean.abs(), found.variances[:, 0])
-        first = torch.where(mean > 0, rarer, 1 - rarer)
-        return torch.stack([first, torch.where(mean > 0, 1 - rarer, rarer)], 1)
-
-    def _softmax_probabilities(self, points: Tensor, callback: Listener | None) -> Tensor:
-        found = self._with_covariance(points, callback)
-        self._warn_of_prediction(found, _probability_errors(found), PROBABILITY)
-        values, vectors = torch.linalg.eigh(found.covariance)
-        root = vectors * values.clamp_min(0).sqrt()[:, None, :]
-        generator = child(seeded(self.posterior_.numerics.seed), "probabilities")
-        probabilities, _ = self.likelihood_.predictive_probabilities(found.mean, root, generator)
-        return probabilities / probabilities.sum(1, keepdim=True)
-
-    def _is_one_against_the_rest(self) -> bool:
-        check_is_fitted(self)
-        return len(self.classes_) > 2 and not isinstance(self.likelihood_, Softmax)
-
-    def _one_or_many(self, values: Tensor) -> Floats:
-        return values[:, 0].cpu().numpy() if values.shape[1] == 1 else values.cpu().numpy()
-
-
-def _probability_errors(found: LatentPrediction) -> Tensor:
-    """Return (t,) how far probabilities may be off because the latent means and variances are.
-
-    E of a function between 0 and 1 changes by no more than the Gaussians do in total variation, and by no more than
-    half of what the latent values do.
-    """
-    C, size = found.mean.shape[1], found.least_variance.clamp_min(1.0)
-    of_two = found.solve_error * (min(C, 2) / C)  # it sums over the classes, of which a probability feels two or so
-    return 0.5 * found.mean_bound / size.sqrt() + 0.25 * (of_two / size + C * found.relative_error)

@@ -17,7 +17,15 @@ from kernelcg.estimators.data import as_tensor
 from kernelcg.estimators.inputs import checked_data
 from kernelcg.estimators.laplace_estimator import Floats, LaplaceEstimator
 from kernelcg.estimators.session import Resumable, predicting, tell_of_all
-from kernelcg.estimators.settings import START_NOISE, first_kernel
+from kernelcg.estimators.settings import (
+    LOG_DENSITY,
+    START_NOISE,
+    first_kernel,
+    generator_from,
+    mean_log_density,
+    quantile_levels,
+    require_scoring,
+)
 from kernelcg.events import Listener
 from kernelcg.inference.gaussian.drift import MeanKind, spread_of
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
@@ -25,6 +33,7 @@ from kernelcg.inference.laplace.posterior import LatentPrediction
 from kernelcg.inference.learning.given_optimizer import GivenOptimizer
 from kernelcg.likelihoods import Binomial, Gamma, Gaussian, Likelihood, NegativeBinomial, Poisson, StudentT
 from kernelcg.planning import Plan
+from kernelcg.randomness import child
 
 DEGREES = (2.1, 1000.0)
 """Between these the degrees of freedom are learned by default: from where a variance exists to nearly a Gaussian."""
@@ -165,7 +174,28 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
         with self._fitting(callback, resume, checkpoint) as session:
             problem, gp, plan = self._prepared(X, y, exposure, plan, session.earlier)
             constant = isinstance(gp.likelihood, IDENTITY) and float(spread_of(problem.y[:, None])) == 0
-            problems = self._learn_and_condition(problem, gp, plan, session, CONSTANT if constant else "")
+            problems = self._learn_and_condition(
+                problem, gp, plan, session, self.optimizer, CONSTANT if constant else ""
+            )
+        self._warn_of_fit(problems, session)
+        return self
+
+    def update(
+        self,
+        X: Any,
+        y: Any,
+        exposure: Any = None,
+        *,
+        learn: bool = False,
+        callback: Listener | None = None,
+    ) -> Self:
+        """Condition on more observations, from the old mode, at the same hyperparameters unless ``learn`` is True."""
+        check_is_fitted(self)
+        X, y = checked_data(self, X, y, reset=False)
+        more = self._observations(X, y, None, _checked_exposure(exposure, len(X)), mean=self.mean)
+        self.likelihood_.check(more.y, more.exposure)
+        with self._fitting(callback) as session:
+            problems = self._updated(more, session, learns=learn)
         self._warn_of_fit(problems, session)
         return self
 
@@ -203,9 +233,15 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
     # prediction
 
     def predict(
-        self, X: Any, exposure: Any = None, return_std: bool = False, *, callback: Listener | None = None
+        self,
+        X: Any,
+        exposure: Any = None,
+        return_std: bool = False,
+        *,
+        quantiles: Any = None,
+        callback: Listener | None = None,
     ) -> Any:
-        """Return the predictive mean of y at X, and if asked for its standard deviation.
+        """Return the predictive mean of y at X, and if asked for its standard deviation; or quantiles.
 
         Both average over the latent value; the standard deviation is that of a new observation. For "student_t" the
         mean is the centre, and the standard deviation is infinite where the learned degrees of freedom are at most 2.
@@ -213,11 +249,17 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
         Parameters
         ----------
         exposure : (t,) or one number: as in `fit`; None means 1
+        quantiles : probabilities q; then quantiles of a new observation are all that is returned, (t,) or (t, q): the
+            least y that is not exceeded with probability q, over the likelihood and the latent value
         callback : as in `GPRegressor.predict`
         """
         check_is_fitted(self)
         points, heard = self._points(X), predicting(callback)
         amounts = self._exposure(exposure, points)
+        if quantiles is not None:
+            if return_std:
+                raise ValueError("quantiles are returned alone; ask for return_std apart")
+            return self._quantiles(quantile_levels(quantiles), points, amounts, heard)
         if not return_std and isinstance(self.likelihood_, IDENTITY):
             mean = self.posterior_.mean(points)
             tell_of_all(heard, points)
@@ -227,6 +269,29 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
         self._warn_of_prediction(found, self._errors(found, amounts, mean, std), "standard deviations of y")
         _warn_of_overflow(mean, std, found)
         return (mean.cpu().numpy(), std.cpu().numpy()) if return_std else mean.cpu().numpy()
+
+    def _quantiles(self, levels: Floats, points: Tensor, amounts: Tensor, heard: Listener | None) -> Floats:
+        found = self._with_covariance(points, heard)
+        self._warn_of_latent(found)
+        mean, variance = found.mean[:, 0], found.variances[:, 0]
+        each = [self.likelihood_.quantile(float(level), mean, variance, amounts) for level in levels.ravel()]
+        columns: Floats = torch.stack(each, 1).cpu().numpy()
+        return columns.reshape(len(points), *levels.shape)
+
+    def sample_y(
+        self, X: Any, n_samples: int = 1, random_state: Any = 0, exposure: Any = None, latent: bool = False
+    ) -> Floats:
+        """Return (t, n_samples) joint draws of new observations at the rows of X, or of the latent function.
+
+        The latent function is drawn from Laplace's Gaussian, an observation from the likelihood given its value.
+        """
+        check_is_fitted(self)
+        generator = child(generator_from(random_state), "samples")
+        F = self._latent_draws(X, n_samples, child(generator, "latent"))[:, 0]
+        if latent:
+            return F.cpu().numpy()
+        amounts = self._exposure(exposure, F)
+        return self.likelihood_.draw(F, amounts[:, None], child(generator, "y")).cpu().numpy()
 
     def _moments(self, found: LatentPrediction, amounts: Tensor, share: float = 0.0) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation of y, with this share of the latent errors added."""
@@ -268,11 +333,14 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
         mean, variance = found.mean[:, 0], found.variances[:, 0]
         return self.likelihood_.log_predictive(y, mean, variance, amounts).cpu().numpy()
 
-    def score(self, X: Any, y: Any, exposure: Any = None, sample_weight: Any = None) -> float:
-        """Return R², the coefficient of determination of the predictive mean."""
+    def score(self, X: Any, y: Any, exposure: Any = None, sample_weight: Any = None, *, scoring: str = "r2") -> float:
+        """Return R² of the predictive mean or, with ``scoring="log_predictive_density"``, the mean log density of y."""
         check_is_fitted(self)
+        require_scoring(scoring, "r2")
         if exposure is None and bool((self.posterior_.problem.exposure != 1).any()):
             raise ValueError("the model was fitted with exposures other than 1: score needs those of X")
+        if scoring == LOG_DENSITY:
+            return mean_log_density(self.log_predictive_density(X, y, exposure), sample_weight)
         return float(r2_score(y, self.predict(X, exposure), sample_weight=sample_weight))
 
     def _exposure(self, exposure: Any, points: Tensor) -> Tensor:

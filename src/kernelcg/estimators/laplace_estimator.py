@@ -10,13 +10,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
+from torch import Generator, Tensor
 
 from kernelcg.errors import ConvergenceWarning
+from kernelcg.estimators.answers import Component
 from kernelcg.estimators.base import ProcessEstimator
 from kernelcg.estimators.data import as_tensor, require_magnitude
 from kernelcg.estimators.kernel_check import require_covariance
 from kernelcg.estimators.learning_warnings import at_given_bounds, early_end, runaways
+from kernelcg.estimators.relevance import feature_importances
 from kernelcg.estimators.session import Session
 from kernelcg.estimators.settings import (
     check_options,
@@ -31,6 +33,7 @@ from kernelcg.inference.bounds.laplace_certificate import LaplaceCertificate, la
 from kernelcg.inference.bounds.verdict import Verdict
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.laplace.evidence import NO_FACTOR, laplace_estimate
+from kernelcg.inference.laplace.joint import latent_draws, latent_drift, latent_part
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.inference.laplace.objective import LaplaceObjective
 from kernelcg.inference.laplace.posterior import LaplacePosterior, LatentPrediction, condition_laplace
@@ -39,6 +42,7 @@ from kernelcg.inference.learning.given_optimizer import GivenOptimizer
 from kernelcg.inference.learning.learn import learn
 from kernelcg.inference.learning.optimizer import STOCHASTIC, Optimizer
 from kernelcg.kernels import Kernel
+from kernelcg.kernels.composite import summands
 from kernelcg.planning import Plan
 from kernelcg.planning.planner import BLOCKS
 from kernelcg.randomness import child, seeded
@@ -155,7 +159,13 @@ class LaplaceEstimator(ProcessEstimator):
         return self._planned(problem, gp.kernel, work, self._probes(problem), plan, earlier)
 
     def _learn_and_condition(
-        self, problem: Observations, gp: LatentProcess, plan: Plan, session: Session, unlearnable: str = ""
+        self,
+        problem: Observations,
+        gp: LatentProcess,
+        plan: Plan,
+        session: Session,
+        optimizer: str | GivenOptimizer | None,
+        unlearnable: str = "",
     ) -> list[str]:
         """Do what a fit does; return what went wrong. Nothing is learned if a reason against it is given."""
         numerics = self._numerics(plan)
@@ -164,8 +174,8 @@ class LaplaceEstimator(ProcessEstimator):
             self.learning_ = learn(
                 LaplaceObjective(problem, numerics=numerics, plan=plan),
                 gp,
-                optimizer=None if unlearnable else self.optimizer,
-                max_steps=self.max_iter if self.max_iter is not None else most_steps(self.optimizer),
+                optimizer=None if unlearnable else optimizer,
+                max_steps=self.max_iter if self.max_iter is not None else most_steps(optimizer),
                 step_size=self.step_size,
                 restarts=self.n_restarts,
                 generator=child(seeded(plan.seed), "learning"),
@@ -173,9 +183,14 @@ class LaplaceEstimator(ProcessEstimator):
                 resume=session.resume,
                 priors=None if self.priors is None else default_priors(gp, problem),
             )
-        if unlearnable and self.optimizer is not None:
+        if unlearnable and optimizer is not None:
             self.learning_ = replace(self.learning_, converged=False, reason=unlearnable)
-        done = self.learning_.revised(plan)
+        self._condition(problem, plan, session)
+        return self._problems(gp)
+
+    def _condition(self, problem: Observations, plan: Plan, session: Session, start: Tensor | None = None) -> None:
+        """Condition the process on the data with what was learned, from f of a mode nearby, and keep what comes out."""
+        done, numerics = self.learning_.revised(plan), self._numerics(plan)
         try:
             self.posterior_ = condition_laplace(
                 problem.storing(done.conditioning.storage),
@@ -184,6 +199,7 @@ class LaplaceEstimator(ProcessEstimator):
                 rtol=self.rtol,
                 numerics=numerics,
                 variance_tolerance=CLASS_VARIANCE_TOLERANCE if problem.classes > 1 else VARIANCE_TOLERANCE,
+                start=start,
                 callback=session.onlooker,
             )
             self.certificate_ = laplace_certificate(self.posterior_, tolerance=self.rtol)
@@ -194,7 +210,19 @@ class LaplaceEstimator(ProcessEstimator):
         self.n_iter_ = max(len(self.learning_.steps), 1)
         self._name_results()
         session.tell(EventKind.END, self.certificate_)
-        return self._problems(gp)
+
+    def _updated(self, more: Observations, session: Session, *, learns: bool) -> list[str]:
+        """Condition on further observations, from the old mode and what it predicts there; return what went wrong."""
+        old = self.posterior_
+        problem, gp = old.problem.joined(more), old.gp
+        work = problem.workload(parameters=learned_count(gp, learns), in_stages=self.optimizer == Optimizer.LBFGS)
+        problem, plan = self._planned(problem, gp.kernel, work, self._probes(problem), None, self.plan_)
+        if learns:
+            return self._learn_and_condition(problem, gp, plan, session, self.optimizer or Optimizer.LBFGS)
+        session.tell(EventKind.PLAN, plan)
+        self.learning_ = replace(self.learning_, gp=gp, plan=None)
+        self._condition(problem, plan, session, torch.cat([old.mode.f, old.mean(more.X).reshape(-1, 1)]))
+        return self._problems(None)
 
     def _name_results(self) -> None:
         """Make attributes of what users look for first."""
@@ -203,8 +231,11 @@ class LaplaceEstimator(ProcessEstimator):
 
     # what went wrong
 
-    def _problems(self, start: LatentProcess) -> list[str]:
-        """Return in plain words what did not converge and what to do, if anything."""
+    def _problems(self, start: LatentProcess | None) -> list[str]:
+        """Return in plain words what did not converge and what to do, if anything; learned from a ``start`` or not."""
+        return [*([] if start is None else self._problems_of_learning(start)), *self._problems_of_the_mode()]
+
+    def _problems_of_learning(self, start: LatentProcess) -> list[str]:
         learning, found = self.learning_, []
         if learning.failures:
             found.append(
@@ -217,7 +248,10 @@ class LaplaceEstimator(ProcessEstimator):
         if learning.evaluations and not learning.stopped:
             by_default = {"kernel.": self.kernel is None, "likelihood.": isinstance(self.likelihood, str)}
             found += at_given_bounds(learning.gp, tuple(part for part, ours in by_default.items() if ours))
-        certificate = self.certificate_
+        return found
+
+    def _problems_of_the_mode(self) -> list[str]:
+        certificate, found = self.certificate_, []
         if certificate.verdict is not Verdict.CERTIFIED:
             verdict = "NOT exact" if certificate.verdict is Verdict.NOT_EXACT else "not certified"
             advice = "raise rtol" if certificate.verdict is Verdict.NOT_EXACT else "scale the features"
@@ -238,6 +272,44 @@ class LaplaceEstimator(ProcessEstimator):
             warnings.warn(message, ConvergenceWarning, stacklevel=4)
 
     # prediction
+
+    @property
+    def feature_importances_(self) -> Floats:
+        """Return (d,) shares of the variance of the latent mean that are lost when a feature is averaged out.
+
+        It is computed when it is asked for; see `kernelcg.estimators.relevance.relevances` for the formula.
+        """
+        check_is_fitted(self)
+        return feature_importances(self, self._training_inputs())
+
+    def components(self, X: Any, return_std: bool = False) -> tuple[Component, ...]:
+        """Return the summands of the latent function at X: one for each part of a sum kernel, and the drift if any.
+
+        Sums in products are multiplied out. The means add up to that of `latent`; the standard deviations do not, since
+        summands are correlated given the data. (t,), or (t, C) of several latent functions.
+        """
+        check_is_fitted(self)
+        posterior, points, found = self._conditioned_once(), self._points(X), []
+        for kernel in summands(posterior.gp.kernel):
+            mean, variance, status = latent_part(posterior, kernel, points)
+            self._warn_of(status, "the variance of a component")
+            found.append(_component(kernel, mean, variance, return_std))
+        if posterior.problem.H.shape[1]:
+            found.append(_component(None, *latent_drift(posterior, points), return_std))
+        return tuple(found)
+
+    def _training_inputs(self) -> Floats:
+        X: Floats = self.posterior_.problem.X.cpu().numpy()
+        return X
+
+    def _conditioned_once(self) -> LaplacePosterior:
+        """Return the conditioned process where there is one."""
+        return self._posterior()
+
+    def _latent_draws(self, X: Any, n_samples: int, generator: Generator) -> Tensor:
+        """Return (t, C, n_samples) joint draws of the latent functions."""
+        check_options({"n_samples": n_samples, "preconditioner": None})
+        return latent_draws(self._posterior(), self._points(X), n_samples, generator)
 
     def _posterior(self) -> LaplacePosterior:
         """Return the conditioned process with what covariances need, made here where it is not at hand.
@@ -269,6 +341,11 @@ class LaplaceEstimator(ProcessEstimator):
         variance = found.variances.amin(1)
         off = torch.maximum(found.mean_bound / variance.sqrt(), 0.5 * found.variance_error / variance)
         self._warn_of_prediction(found, torch.where(variance > 0, off, 0.0), "latent standard deviations")
+
+
+def _component(kernel: Kernel | None, mean: Tensor, variance: Tensor, return_std: bool) -> Component:
+    mean, std = (values[:, 0] if values.shape[1] == 1 else values for values in (mean, variance.sqrt()))
+    return Component(kernel, mean.cpu().numpy(), std.cpu().numpy() if return_std else None)
 
 
 def _too_large_for_float64(kernel: Kernel, X: Tensor) -> str:

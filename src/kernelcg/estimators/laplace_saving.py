@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import clone
 from torch import Tensor
 
 from kernelcg.estimators.classifier import GPClassifier
@@ -55,6 +54,7 @@ def latent_contents(
         "n_features_in": int(estimator.n_features_in_),
         "feature_names_in": [str(name) for name in getattr(estimator, "feature_names_in_", [])],
         "labels": _labels(estimator.classes_) if isinstance(estimator, GPClassifier) else None,
+        "class_weight": estimator.class_weight_.tolist() if isinstance(estimator, GPClassifier) else None,
         "machines": [_machine(machine, describe, tensors, str(i)) for i, machine in enumerate(machines)],
     }
     return header, {name: value.clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
@@ -76,6 +76,7 @@ def latent_restored(
     estimator.n_features_in_ = header["n_features_in"]
     if isinstance(estimator, GPClassifier):
         estimator.classes_ = _classes(header["labels"])
+        estimator.class_weight_ = _weights(header.get("class_weight"), len(estimator.classes_))
     described = header["machines"]
     if isinstance(estimator, GPClassifier) and len(described) > 1:
         machines = [_one_of(estimator) for _ in described]
@@ -98,9 +99,7 @@ def _machines(estimator: LaplaceEstimator) -> tuple[LaplaceEstimator, ...]:
 
 
 def _one_of(estimator: GPClassifier) -> GPClassifier:
-    machine = clone(estimator)
-    machine.classes_, machine.n_features_in_ = np.array([False, True]), estimator.n_features_in_
-    return machine
+    return estimator._machine()
 
 
 def _labels(classes: Any) -> dict[str, Any]:
@@ -218,6 +217,14 @@ def _classes(labels: Mapping[str, Any]) -> Any:
     if len(np.unique(classes)) != len(values):
         raise ValueError("its labels are not different from each other")
     return classes
+
+
+def _weights(stored: Any, count: int) -> Any:
+    """Return the weights of the classes; older files have none."""
+    weights = np.ones(count) if stored is None else np.array(stored, dtype=np.float64)
+    if weights.shape != (count,) or not ((weights > 0) & np.isfinite(weights)).all():
+        raise ValueError("its class weights are no positive numbers, one for each class")
+    return weights
 
 
 def _require_classes(estimator: GPClassifier, machines: int) -> None:

@@ -5,18 +5,28 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from kernelcg.arguments import memory_bytes
 from kernelcg.backends.memory import default_budget
-from kernelcg.estimators.answers import LeftOut
+from kernelcg.estimators.answers import Component, LeftOut
 from kernelcg.estimators.data import as_tensor
 from kernelcg.estimators.gaussian_estimator import GaussianEstimator, Problem
 from kernelcg.estimators.inputs import checked_points
 from kernelcg.estimators.prior import Prior
+from kernelcg.estimators.relevance import feature_importances
 from kernelcg.estimators.session import predicting, tell_of_all
-from kernelcg.estimators.settings import check_options, generator_from, planned_fit
+from kernelcg.estimators.settings import (
+    LOG_DENSITY,
+    check_options,
+    generator_from,
+    mean_log_density,
+    planned_fit,
+    quantile_levels,
+    require_scoring,
+)
 from kernelcg.estimators.units_of_y import UnitsOfY
 from kernelcg.events import Listener
 from kernelcg.inference.bounds.lower_bound import Exact
@@ -24,6 +34,7 @@ from kernelcg.inference.gaussian.differentiable import DifferentiablePosterior
 from kernelcg.inference.gaussian.leave_one_out import leave_one_out
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.gaussian.objective import Objective
+from kernelcg.inference.gaussian.parts import drift_part, part
 from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.inference.gaussian.sampling import draws
 from kernelcg.inference.learning.given_optimizer import GivenOptimizer
@@ -31,6 +42,7 @@ from kernelcg.inference.learning.optimizer import STOCHASTIC
 from kernelcg.inference.outputs.model import Outputs
 from kernelcg.inference.outputs.objective import OutputsObjective
 from kernelcg.inference.outputs.posterior import OutputsPosterior
+from kernelcg.kernels.composite import summands
 from kernelcg.planning import Method, Plan
 from kernelcg.randomness import child, seeded
 from kernelcg.solvers import Stopping
@@ -62,9 +74,10 @@ class RegressionAnswers(GaussianEstimator):
         return_bound: bool = False,
         include_noise: bool = True,
         *,
+        quantiles: Any = None,
         callback: Listener | None = None,
     ) -> Any:
-        """Return the mean at X, and what else is asked for.
+        """Return the mean at X, and what else is asked for; or quantiles.
 
         Before `fit`, a regressor with a kernel answers from its prior, in the units of standardised y if
         ``normalize_y``: mean 0 whatever the drift, and the noise only if one was given.
@@ -77,10 +90,18 @@ class RegressionAnswers(GaussianEstimator):
         return_bound : certified numerical errors as well, a `Bounds`
         include_noise : whether they are those of a new observation, with the learned noise (known variances of the
             training data do not count), or of the function without noise
+        quantiles : probabilities q; then quantiles of a new observation, or of the function, are all that is returned,
+            with a last axis for them if there are several
         callback : told of every chunk of points; one that returns True ends the work with `StopRequested`
         """
         if return_std and return_cov:
             raise RuntimeError("At most one of return_std or return_cov can be requested.")  # as scikit-learn says it
+        if quantiles is not None:
+            if return_std or return_cov or return_bound:
+                raise ValueError("quantiles are returned alone; ask for return_std, return_cov or return_bound apart")
+            normal = ndtri(quantile_levels(quantiles))
+            mean, std = self.predict(X, return_std=True, include_noise=include_noise, callback=callback)
+            return np.expand_dims(mean, -1) + np.expand_dims(std, -1) * normal if normal.ndim else mean + std * normal
         if not self._is_fitted() and not return_bound:
             return self._prior().answer(self._points_before_fit(X), return_std, return_cov, include_noise)
         check_is_fitted(self)
@@ -138,6 +159,45 @@ class RegressionAnswers(GaussianEstimator):
             raise ValueError(f"y must have the shape {mean.shape} of the predictions, not {values.shape}")
         density: Floats = -0.5 * np.square((values - mean) / std) - np.log(std) - 0.5 * np.log(2 * np.pi)
         return density
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, *, scoring: str = "r2") -> float:
+        """Return R² of the mean or, with ``scoring="log_predictive_density"``, the mean log density of y.
+
+        The latter is a proper score: no other distribution than the right one is expected to have a larger one. For
+        scikit-learn's functions: ``scoring=lambda m, X, y: m.score(X, y, scoring="log_predictive_density")``.
+        """
+        require_scoring(scoring, "r2")
+        if scoring == LOG_DENSITY:
+            return mean_log_density(self.log_predictive_density(X, y), sample_weight)
+        return float(super().score(X, y, sample_weight))
+
+    @property
+    def feature_importances_(self) -> Floats:
+        """Return (d,) shares of the variance of the mean that are lost when a feature is averaged out.
+
+        It is computed when it is asked for, from 4 d + 1 predictions for up to 500 training rows; see
+        `kernelcg.estimators.relevance.relevances` for the formula.
+        """
+        check_is_fitted(self)
+        return feature_importances(self, self.posterior_.problem.X.cpu().numpy())
+
+    def components(self, X: Any, return_std: bool = False) -> tuple[Component, ...]:
+        """Return the summands of the function at X, in the units of y: one for each part of a sum kernel.
+
+        Sums in products are multiplied out. The last one, without a kernel, is the mean function: drift and level.
+        The means add up to `predict`; the standard deviations do not, since summands are correlated given the data.
+        """
+        check_is_fitted(self)
+        if self._y_shape:
+            raise ValueError("only the function of one output has components; fit one model for each output")
+        posterior, points, units = self._posterior(), self._points(X), self._units
+        found, scale = [], float(self.y_scale_[0])
+        for kernel in summands(self.kernel_):
+            mean, variance, status = part(posterior, kernel, points, variance=return_std)
+            self._warn_of(status, "the variance of a component", "lower rtol")
+            found.append(Component(kernel, scale * mean[:, 0].cpu().numpy(), _std(variance, units)))
+        mean, variance = drift_part(posterior, points)
+        return (*found, Component(None, units.mean(mean), _std(variance if return_std else None, units)))
 
     def loo(self, probes: int = 64) -> LeftOut:
         """Return leave-one-out residuals, standard deviations and log densities of the training data.
@@ -205,3 +265,7 @@ class RegressionAnswers(GaussianEstimator):
         if isinstance(problem, Outputs):
             return OutputsObjective(problem, numerics, plan)
         return Objective(problem, numerics=numerics, plan=plan)
+
+
+def _std(variance: Tensor | None, units: UnitsOfY) -> Floats | None:
+    return None if variance is None else units.std(variance)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from joblib import effective_n_jobs
+from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from torch import Generator
 
@@ -44,6 +45,9 @@ def most_steps(optimizer: Any) -> int:
     """Return the steps of an optimizer where ``max_iter`` is None; a function of the user decides on its own."""
     return STEPS.get(optimizer, 0) if isinstance(optimizer, str) else 0
 
+
+LOG_DENSITY = "log_predictive_density"
+"""Name of the score that is the mean log density of new observations."""
 
 PRECISIONS = {"auto": None, "float32": torch.float32, "float64": torch.float64}
 
@@ -141,6 +145,26 @@ def require_same_plan(given: Plan, own: Plan) -> None:
     for name, there, here in zip(("probes", "preconditioner", "dtype"), theirs, ours, strict=True):
         if there != here:
             raise ValueError(f"the plan was made with other options: {name} was {there}, not {here}")
+
+
+def quantile_levels(quantiles: Any) -> NDArray[np.float64]:
+    """Return probabilities as an array of at most one dimension."""
+    levels = np.asarray(quantiles, dtype=np.float64)
+    if levels.ndim > 1 or not ((levels > 0) & (levels < 1)).all():
+        raise ValueError(f"quantiles must be one probability between 0 and 1 or a list of them, not {quantiles!r}")
+    return levels
+
+
+def mean_log_density(densities: NDArray[np.float64], sample_weight: Any) -> float:
+    """Return the mean of log densities, weighted by rows if weights are given: a proper score, larger is better."""
+    by_row = densities.reshape(len(densities), -1).sum(axis=1)
+    return float(np.average(by_row, weights=sample_weight))
+
+
+def require_scoring(scoring: str, usual: str) -> None:
+    """Raise unless a score is the usual one or the proper one."""
+    if scoring not in (usual, LOG_DENSITY):
+        raise ValueError(f"scoring must be {usual!r} or {LOG_DENSITY!r}, not {scoring!r}")
 
 
 def learned_count(gp: Parametric, learns: bool) -> int:

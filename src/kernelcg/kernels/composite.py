@@ -127,6 +127,16 @@ class Product(Kernel):
         return f"{_grouped(self.left, Sum)} * {_grouped(self.right, Sum, Product)}"
 
 
+def summands(kernel: Kernel) -> tuple[Kernel, ...]:
+    """Return the kernels that add up to this one, sums in products multiplied out; itself if it is no sum."""
+    if isinstance(kernel, Sum):
+        return (*summands(kernel.left), *summands(kernel.right))
+    if isinstance(kernel, Product):
+        pairs = [(left, right) for left in summands(kernel.left) for right in summands(kernel.right)]
+        return (kernel,) if len(pairs) == 1 else tuple(Product(left, right) for left, right in pairs)
+    return (kernel,)
+
+
 def _grouped(kernel: Kernel, *kinds: type[Kernel]) -> str:
     """Return the repr of a kernel, in parentheses if it is one of these kinds."""
     return f"({kernel!r})" if isinstance(kernel, kinds) else repr(kernel)

@@ -1,13 +1,15 @@
 """The likelihood interface."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from kernelcg.likelihoods.quadrature import expectation, log_expectation
+from kernelcg.likelihoods.quantiles import inverse
 from kernelcg.parameters import Parametric
 
 ONE = torch.tensor(1.0, dtype=torch.float64)
@@ -58,6 +60,12 @@ class Likelihood(Parametric, ABC):
 
     log_concave: ClassVar[bool] = False
     """Whether W ≥ 0 for all y and f. False is always safe."""
+
+    counts: ClassVar[bool] = False
+    """Whether y is a whole number."""
+
+    least: ClassVar[float] = -torch.inf
+    """The least y that is possible."""
 
     @abstractmethod
     def log_density(self, y: Tensor, f: Tensor, exposure: Tensor) -> Tensor:
@@ -124,6 +132,13 @@ class Likelihood(Parametric, ABC):
             f"{type(self).__name__} has no mean and variance of y given f; write the method moments(f, exposure)"
         )
 
+    def cumulative(self, y: Tensor, f: Tensor, exposure: Tensor = ONE) -> Tensor:
+        """Return P(Y ≤ y | f), entry by entry and broadcasting: what quantiles and draws of y need."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no distribution function; write the method cumulative(y, f, exposure), which "
+            "returns P(Y ≤ y | f)"
+        )
+
     @torch.no_grad()
     def predict(self, mean: Tensor, variance: Tensor, exposure: Tensor = ONE) -> tuple[Tensor, Tensor]:
         """Return mean and variance of y when f ~ N(mean, variance), (n,) each.
@@ -150,6 +165,35 @@ class Likelihood(Parametric, ABC):
             return self.log_density(y[rows, None], f, exposure[rows, None])
 
         return log_expectation(integrand, mean, variance, log_concave=self.log_concave)
+
+    @torch.no_grad()
+    def quantile(self, level: float, mean: Tensor, variance: Tensor, exposure: Tensor = ONE) -> Tensor:
+        """Return the least y with P(Y ≤ y) ≥ level when f ~ N(mean, variance), (n,).
+
+        P is an expectation over f by quadrature, to 1e-6.
+        """
+        exposure = exposure.to(mean).expand_as(mean)
+
+        def cumulative(y: Tensor) -> Tensor:
+            def integrand(rows: Tensor, f: Tensor) -> Tensor:
+                return self.cumulative(y[rows, None], f, exposure[rows, None])[..., None]
+
+            return expectation(integrand, mean, variance)[:, 0]
+
+        return self._inverse(cumulative, torch.full_like(mean, level), mean, exposure)
+
+    @torch.no_grad()
+    def draw(self, f: Tensor, exposure: Tensor, generator: Generator) -> Tensor:
+        """Return one y for each f, by inverting the distribution function at uniform numbers."""
+        u = torch.rand(f.shape, generator=generator, dtype=torch.float64).to(f.device)
+        exposure = exposure.to(f).expand_as(f)
+        return self._inverse(lambda y: self.cumulative(y, f, exposure), u, f, exposure)
+
+    def _inverse(self, cumulative: Callable[[Tensor], Tensor], level: Tensor, f: Tensor, exposure: Tensor) -> Tensor:
+        """Return quantiles, which are first looked for around the mean of y given f."""
+        centre, variance = self.moments(f, exposure)
+        width = torch.where(variance.isfinite(), variance, 1.0).sqrt().clamp_min(1e-300)
+        return inverse(cumulative, level, centre, width, counts=self.counts, least=self.least)
 
 
 def require(right: Tensor, value: Tensor, rule: str) -> None:

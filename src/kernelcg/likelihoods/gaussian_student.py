@@ -8,6 +8,7 @@ from torch import Tensor
 
 from kernelcg.likelihoods.base import ONE, Derivatives, Likelihood
 from kernelcg.likelihoods.log_gamma import log_rising
+from kernelcg.likelihoods.special import student_cumulative
 
 
 class Gaussian(Likelihood):
@@ -35,8 +36,16 @@ class Gaussian(Likelihood):
     def moments(self, f: Tensor, exposure: Tensor = ONE) -> tuple[Tensor, Tensor]:
         return f, torch.zeros_like(f) + self.variance.detach()
 
+    def cumulative(self, y: Tensor, f: Tensor, exposure: Tensor = ONE) -> Tensor:
+        return torch.special.ndtr((y - f) / self.variance.detach().sqrt())
+
     def predict(self, mean: Tensor, variance: Tensor, exposure: Tensor = ONE) -> tuple[Tensor, Tensor]:
         return mean, variance + self.variance.detach()
+
+    def quantile(self, level: float, mean: Tensor, variance: Tensor, exposure: Tensor = ONE) -> Tensor:
+        """Return the quantile of N(mean, variance of f and of the error): exact."""
+        standard = torch.special.ndtri(torch.full_like(mean, level))
+        return mean + (variance + self.variance.detach()).sqrt() * standard
 
     def log_predictive(self, y: Tensor, mean: Tensor, variance: Tensor, exposure: Tensor = ONE) -> Tensor:
         return _log_normal_density(y - mean, variance + self.variance.detach())
@@ -81,6 +90,9 @@ class StudentT(Likelihood):
 
     def moments(self, f: Tensor, exposure: Tensor = ONE) -> tuple[Tensor, Tensor]:
         return f, torch.full_like(f, self._variance)
+
+    def cumulative(self, y: Tensor, f: Tensor, exposure: Tensor = ONE) -> Tensor:
+        return student_cumulative(self.degrees.detach(), (y - f) / self.scale.detach())
 
     def predict(self, mean: Tensor, variance: Tensor, exposure: Tensor = ONE) -> tuple[Tensor, Tensor]:
         return mean, variance + self._variance

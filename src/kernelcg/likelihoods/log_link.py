@@ -9,12 +9,17 @@ from torch import Tensor
 from kernelcg.likelihoods.base import ONE, Derivatives, Likelihood, require
 from kernelcg.likelihoods.log_gamma import log_factorial_excess, log_power_over_gamma
 from kernelcg.likelihoods.logit import log_odds_density, log_odds_derivatives
+from kernelcg.likelihoods.special import beta_cumulative, gamma_cumulative
+
+LARGE = 1e9
+"""Counts from which on a Poisson variable is as good as its mean: its relative spread is 3e-5 there."""
 
 
 class LogLink(Likelihood):
     """Mean μ = e^(log_mean) and variance aμ + bμ² of y given f."""
 
     log_concave: ClassVar[bool] = True
+    least: ClassVar[float] = 0.0
 
     @abstractmethod
     def variance_coefficients(self) -> tuple[float, float]:
@@ -46,6 +51,8 @@ class LogLink(Likelihood):
 class Count(LogLink):
     """y is a count."""
 
+    counts: ClassVar[bool] = True
+
     def check(self, y: Tensor, exposure: Tensor = ONE) -> None:
         super().check(y, exposure)
         require((y >= 0) & (y == y.round()), y, "y must be a count, a non-negative whole number")
@@ -63,6 +70,11 @@ class Poisson(Count):
     def derivatives(self, y: Tensor, f: Tensor, exposure: Tensor = ONE) -> Derivatives:
         mu = self.log_mean(f, exposure).exp()
         return Derivatives(self.log_density(y, f, exposure), y - mu, mu, mu)
+
+    def cumulative(self, y: Tensor, f: Tensor, exposure: Tensor = ONE) -> Tensor:
+        """Return Q(⌊y⌋ + 1, μ), a regularised incomplete gamma function."""
+        mu, count = self.log_mean(f, exposure).exp(), y.floor()
+        return torch.where(count >= 0, 1 - gamma_cumulative(count.clamp_min(0) + 1, mu), 0.0)
 
     def variance_coefficients(self) -> tuple[float, float]:
         return 1.0, 0.0
@@ -89,6 +101,14 @@ class NegativeBinomial(Count):
 
     def curvature_extremes(self, y: Tensor, exposure: Tensor = ONE) -> tuple[Tensor, ...]:
         return (-self._log_odds(torch.zeros_like(y), exposure).detach(),)
+
+    def cumulative(self, y: Tensor, f: Tensor, exposure: Tensor = ONE) -> Tensor:
+        """Return I_p(r, ⌊y⌋ + 1), p = 1 / (1 + φμ); counts beyond `LARGE` are those of the gamma mixture itself."""
+        r, count, mu = 1 / self.dispersion.detach(), y.floor(), self.log_mean(f, exposure).exp()
+        some = count.clamp(0, LARGE)
+        exact = beta_cumulative(r, some + 1, 1 / (1 + self.dispersion.detach() * mu))
+        found = torch.where(count <= LARGE, exact, gamma_cumulative(r, r * (count.clamp_min(0) / mu)))
+        return torch.where(count >= 0, found, 0.0)
 
     def variance_coefficients(self) -> tuple[float, float]:
         return 1.0, self.dispersion.item()
@@ -119,6 +139,10 @@ class Gamma(LogLink):
     def check(self, y: Tensor, exposure: Tensor = ONE) -> None:
         super().check(y, exposure)
         require(y > 0, y, "y must be positive")
+
+    def cumulative(self, y: Tensor, f: Tensor, exposure: Tensor = ONE) -> Tensor:
+        shape = self.shape.detach()
+        return gamma_cumulative(shape, shape * (y.clamp_min(0) * (-f).exp()))
 
     def variance_coefficients(self) -> tuple[float, float]:
         return 0.0, 1 / self.shape.item()

@@ -9,12 +9,15 @@ from torch.nn.functional import logsigmoid
 
 from kernelcg.likelihoods.base import ONE, Derivatives, Likelihood, require
 from kernelcg.likelihoods.log_gamma import log_factorial_excess
+from kernelcg.likelihoods.special import beta_cumulative
 
 
 class Logit(Likelihood):
     """y successes among N trials, each with probability σ(f) = 1 / (1 + e⁻ᶠ)."""
 
     log_concave: ClassVar[bool] = True
+    counts: ClassVar[bool] = True
+    least: ClassVar[float] = 0.0
     _limit: ClassVar[str] = "the number of trials"
 
     @abstractmethod
@@ -49,6 +52,13 @@ class Logit(Likelihood):
     def moments(self, f: Tensor, exposure: Tensor = ONE) -> tuple[Tensor, Tensor]:
         N = self.trials(exposure).to(f)
         return N * f.sigmoid(), N * f.sigmoid() * (-f).sigmoid()
+
+    def cumulative(self, y: Tensor, f: Tensor, exposure: Tensor = ONE) -> Tensor:
+        """Return I_q(N − ⌊y⌋, ⌊y⌋ + 1), q = σ(−f)."""
+        N, count = self.trials(exposure).to(f), y.floor()
+        some = count.clamp_min(0).minimum(N - 1)
+        found = beta_cumulative(N - some, some + 1, (-f).sigmoid())
+        return torch.where(count < 0, 0.0, torch.where(count >= N, 1.0, found))
 
 
 class BernoulliLogit(Logit):

@@ -16,6 +16,8 @@ class BernoulliProbit(Likelihood):
     """P(y = 1) = Φ(f), y is 0 or 1."""
 
     log_concave: ClassVar[bool] = True
+    counts: ClassVar[bool] = True
+    least: ClassVar[float] = 0.0
 
     def log_density(self, y: Tensor, f: Tensor, exposure: Tensor) -> Tensor:
         return torch.special.log_ndtr((2 * y - 1) * f)
@@ -39,6 +41,9 @@ class BernoulliProbit(Likelihood):
     def moments(self, f: Tensor, exposure: Tensor = ONE) -> tuple[Tensor, Tensor]:
         p, q = torch.special.log_ndtr(f).exp(), torch.special.log_ndtr(-f).exp()
         return p, p * q
+
+    def cumulative(self, y: Tensor, f: Tensor, exposure: Tensor = ONE) -> Tensor:
+        return torch.where(y < 0, 0.0, torch.where(y >= 1, 1.0, torch.special.ndtr(-f)))
 
     def predict(self, mean: Tensor, variance: Tensor, exposure: Tensor = ONE) -> tuple[Tensor, Tensor]:
         """Return the moments at mean / √(1 + variance): exact."""

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from kernelcg.estimators import GPClassifier, GPGeneralizedRegressor, GPRegressor
+from kernelcg.estimators.relevance import relevances
 from kernelcg.events import Listener
 from kernelcg.tables.columns import Encoding
 from kernelcg.tables.model import TableModel
 from kernelcg.tables.reading import Table, TableError
-from kernelcg.tables.relevance import relevances
 from kernelcg.tables.scores import HeldOut
 from kernelcg.tables.task import Target, Task, target_of
 
@@ -121,7 +121,7 @@ def fit_table(
         if held.any():
             unseen = HeldOut.of(task, model, X[held], y[held])
             kept = {"scores": unseen.scores(), "held_out": unseen.to_json()}
-            model = _on_all_rows(model, task, X, y, held, callback)
+            model = model.update(X[held], y[held], callback=callback)  # the same hyperparameters, all rows
         relevance = relevances(model, X, prepared.encoding.groups(), seed)
     words = tuple(dict.fromkeys(str(one.message) for one in caught))
     facts = {
@@ -148,15 +148,3 @@ def _held_out(y: Any, task: Task, seed: int) -> NDArray[np.bool_]:
         rows = order[y[order] == label]
         held[rows[: min(round(HELD_OUT * len(rows)), len(rows) - 1)]] = True
     return held
-
-
-def _on_all_rows(
-    model: Any, task: Task, X: NDArray[np.float64], y: Any, held: NDArray[np.bool_], callback: Listener | None
-) -> Any:
-    """Return the model conditioned on all rows with the hyperparameters that were learned."""
-    if task is Task.REGRESSION:
-        return model.update(X[held], y[held], callback=callback)
-    learned = {"kernel": model.kernel_, "optimizer": None}
-    if task is Task.COUNTS:
-        learned["likelihood"] = model.likelihood_
-    return clone(model).set_params(**learned).fit(X, y, callback=callback)

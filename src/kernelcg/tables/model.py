@@ -6,22 +6,16 @@ from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from kernelcg.errors import ModelFileError
 from kernelcg.estimators import load
 from kernelcg.estimators.model_files import read
 from kernelcg.estimators.saving import save
 from kernelcg.events import Listener
+from kernelcg.inference.bounds.verdict import Verdict
 from kernelcg.tables.columns import Encoding
 from kernelcg.tables.task import Task
-
-Floats = NDArray[np.float64]
-
-DRAWS = 2000
-"""Counts drawn at each point for an interval."""
 
 LAYOUT = 1
 """The layout of what is attached to a model file."""
@@ -43,6 +37,17 @@ class TableModel:
     task: Task
     facts: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def certificates(self) -> tuple[Any, ...]:
+        """Return the certificates of the estimator; one for each class if it tells them apart one against the rest."""
+        found = self.estimator.certificate_
+        return found if isinstance(found, tuple) else (found,)
+
+    @property
+    def is_certified(self) -> bool:
+        """Say whether every certificate is met and its bound says something."""
+        return all(one.verdict is Verdict.CERTIFIED for one in self.certificates)
+
     def predict(self, frame: pd.DataFrame, *, interval: float = 0.95, callback: Listener | None = None) -> pd.DataFrame:
         """Return predictions, a row for each row of the table, in the units of the target.
 
@@ -62,7 +67,7 @@ class TableModel:
                 lower, upper = mean - half, mean + half
             case Task.COUNTS:
                 mean, std = self.estimator.predict(X, return_std=True, callback=callback)
-                lower, upper = self._counts_between(X, interval)
+                lower, upper = self.estimator.predict(X, quantiles=[0.5 - interval / 2, 0.5 + interval / 2]).T
             case Task.CLASSIFICATION:
                 P = self.estimator.predict_proba(X, callback=callback)
                 best = self.estimator.classes_[P.argmax(axis=1)]
@@ -73,19 +78,6 @@ class TableModel:
         """Return the predictions as the first column, under a name that no other column has."""
         name = f"{self.target} (predicted)" if self.target in others else self.target
         return pd.DataFrame({name: predicted, **others})
-
-    def _counts_between(self, X: Floats, interval: float) -> tuple[Floats, Floats]:
-        """Return quantiles of new counts: f is drawn from its Gaussian, y from the likelihood given f."""
-        mean, std = self.estimator.latent(X, return_std=True)
-        _, dispersion = self.estimator.likelihood_.variance_coefficients()
-        generator, ends = np.random.default_rng(0), (0.5 - interval / 2, 0.5 + interval / 2)
-        found = np.empty((2, len(mean)))
-        for i, (centre, width) in enumerate(zip(mean, std, strict=True)):
-            rate = np.exp(np.minimum(generator.normal(centre, width, DRAWS), np.log(1e12)))
-            if dispersion:
-                rate = rate * generator.gamma(1 / dispersion, dispersion, DRAWS)
-            found[:, i] = np.quantile(generator.poisson(rate), ends, method="inverted_cdf")
-        return found[0], found[1]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file that `load_table_model` reads, and `kernelcg.load` without its columns."""

@@ -100,6 +100,11 @@ class Observations:
         """Return the problem on some of the rows."""
         return replace(self, X=self.X[rows], y=self.y[rows], exposure=self.exposure[rows])
 
+    def joined(self, more: "Observations") -> Self:
+        """Return the problem with further observations after those that it has; the drift is fitted anew."""
+        X, y = torch.cat([self.X, more.X]), torch.cat([self.y, more.y])
+        return replace(self, X=X, y=y, exposure=torch.cat([self.exposure, more.exposure]))
+
     def at_price(self, pricing: Pricing) -> Self:
         """Return the problem with what its choices by cost go by."""
         changed = copy.copy(self)  # the drift stays as it was fitted

@@ -1,4 +1,4 @@
-"""How much each column matters to a model: the part of its variation that is lost when the column is averaged out."""
+"""How much each feature matters to a model: the part of its variation that is lost when it is averaged out."""
 
 from typing import Any
 
@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 ROWS = 500
-"""Rows at which a model is evaluated for its relevances."""
+"""Rows at which a model is evaluated."""
 
 SHUFFLES = 4
-"""Other values of a column that are put in at each row."""
+"""Other values of a feature that are put in at each row."""
 
 INVISIBLE = 1e-3
-"""Relevance below which a column has no visible effect."""
+"""Relevance below which a feature has no visible effect."""
 
 
 def relevances(model: Any, X: Floats, groups: dict[str, list[int]], seed: int = 0) -> dict[str, float]:
@@ -45,6 +45,12 @@ def relevances(model: Any, X: Floats, groups: dict[str, list[int]], seed: int = 
             changes.append(np.square(_means(model, other) - base).sum(axis=1).mean())
         found[name] = float(np.mean(changes) / (2 * variance))
     return found
+
+
+def feature_importances(model: Any, X: Floats) -> Floats:
+    """Return (d,) the relevance of each feature to a fitted model, X its training inputs."""
+    found = relevances(model, X, {str(j): [j] for j in range(X.shape[1])})
+    return np.array(list(found.values()))
 
 
 def _means(model: Any, X: Floats) -> Floats:

@@ -1,0 +1,214 @@
+"""What a fitted classifier answers: labels, probabilities, latent functions, draws, scores."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin
+from sklearn.metrics import accuracy_score
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+from torch import Generator, Tensor
+
+from kernelcg.estimators.inputs import checked_points
+from kernelcg.estimators.laplace_estimator import Floats, LaplaceEstimator
+from kernelcg.estimators.session import predicting, tell_of_all
+from kernelcg.estimators.settings import LOG_DENSITY, generator_from, mean_log_density, require_scoring
+from kernelcg.events import Listener
+from kernelcg.inference.laplace.posterior import LaplacePosterior, LatentPrediction
+from kernelcg.likelihoods import Softmax
+from kernelcg.randomness import child, seeded
+
+PROBABILITY = "(as a probability)"
+
+CLEAR = 0.5
+"""Lead of the largest latent mean beyond which it decides without covariances, whose differences matter less."""
+
+
+class ClassAnswers(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # sklearn is untyped
+    """A classifier as those see it who ask a fitted one; how it is fitted is another matter."""
+
+    classes_: NDArray[Any]
+    class_weight_: Floats
+    estimators_: tuple[Any, ...]
+
+    def predict(self, X: Any, *, callback: Listener | None = None) -> NDArray[Any]:
+        """Return labels: the most probable of two; of more, that of the largest latent mean where it leads by ½.
+
+        Two classes need the latent mean alone. Of more, points without a clear lead are decided by their probabilities,
+        which cost C solves a point. With latent variances far above the default's limit the averaged probabilities
+        may favour another class than the largest mean. With a ``class_weight`` probabilities decide everywhere. The
+        callback is as in `GPRegressor.predict`.
+        """
+        if self._is_one_against_the_rest() or self._is_weighted():
+            return self.classes_[self.predict_proba(X, callback=callback).argmax(axis=1)]
+        points, heard = self._points(X), predicting(callback)
+        mean = self.posterior_.mean(points)
+        tell_of_all(heard, points)
+        if mean.shape[1] == 1:
+            return self.classes_[(mean[:, 0] > 0).long().cpu().numpy()]
+        best = mean.topk(2, dim=1)
+        winners, open_ = best.indices[:, 0].clone(), best.values.diff(dim=1)[:, 0] > -CLEAR
+        if bool(open_.any()):
+            winners[open_] = self._softmax_probabilities(points[open_], heard).argmax(1)
+        return self.classes_[winners.cpu().numpy()]
+
+    def predict_proba(self, X: Any, *, callback: Listener | None = None) -> Floats:
+        """Return (t, C) probabilities of the classes, in the order of `classes_`, averaged over the latent values.
+
+        The average is exact for the probit, to 1e-6 for the logit, with standard errors below 1e-3 for the softmax. In
+        the iterative method the latent variances under it are certified to 0.1 %, those of the softmax to 1 %.
+        With a ``class_weight`` the probability of class c is proportional to its weight times that average. The
+        callback is as in `GPRegressor.predict`.
+        """
+        P = self._probabilities(X, predicting(callback))
+        if not self._is_weighted():
+            return P
+        weighted = P * self.class_weight_
+        return weighted / weighted.sum(axis=1, keepdims=True)
+
+    def _probabilities(self, X: Any, heard: Listener | None) -> Floats:
+        """Return (t, C) probabilities without class weights."""
+        if self._is_one_against_the_rest():
+            X = checked_points(self, X)
+            P = np.stack([machine.predict_proba(X, callback=heard)[:, 1] for machine in self.estimators_], axis=1)
+            total = P.sum(axis=1, keepdims=True)
+            return np.where(total > 0, P / np.where(total > 0, total, 1.0), 1 / P.shape[1])
+        points = self._points(X)
+        if self.posterior_.problem.classes > 1:
+            return self._softmax_probabilities(points, heard).cpu().numpy()
+        return self._two_probabilities(points, heard).cpu().numpy()
+
+    def decision_function(self, X: Any) -> Floats:
+        """Return the latent means (t, C); for two classes (t,) the log-odds of the second, which order as it does.
+
+        A latent mean would not: the larger its variance, the less it says. The logarithms of class weights are added.
+        """
+        check_is_fitted(self)
+        if len(self.classes_) > 2:
+            mean: Floats = self.latent(X)
+            return mean + np.log(self.class_weight_)
+        P = np.maximum(self.predict_proba(X), np.finfo(np.float64).tiny)
+        odds: Floats = np.log(P[:, 1]) - np.log(P[:, 0])
+        return odds
+
+    def latent(self, X: Any, return_std: bool = False) -> Any:
+        """Return the mean of the latent functions at X, and if asked for their standard deviation.
+
+        (t,) for two classes with one latent function, else (t, C).
+        """
+        if self._is_one_against_the_rest():
+            X = checked_points(self, X)
+            found = [machine.latent(X, return_std) for machine in self.estimators_]
+            if not return_std:
+                return np.stack(found, axis=1)
+            return tuple(np.stack(values, axis=1) for values in zip(*found, strict=True))
+        points = self._points(X)
+        if not return_std:
+            return self._one_or_many(self.posterior_.mean(points))
+        prediction = self._with_covariance(points)
+        self._warn_of_latent(prediction)
+        return self._one_or_many(prediction.mean), self._one_or_many(prediction.variances.sqrt())
+
+    def log_predictive_density(self, X: Any, y: Any) -> Floats:
+        """Return (t,) log P(y_i | x_i, data): how well new labels were foreseen."""
+        check_is_fitted(self)
+        P, codes = self.predict_proba(X), self._codes(y)
+        if len(codes) != len(P):
+            raise ValueError(f"X has {len(P)} rows but y has {len(codes)}")
+        return np.log(np.maximum(P[np.arange(len(P)), codes], np.finfo(np.float64).tiny))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, *, scoring: str = "accuracy") -> float:
+        """Return the share of right labels or, with ``scoring="log_predictive_density"``, the mean log probability.
+
+        The latter is minus scikit-learn's ``log_loss``, a proper score.
+        """
+        require_scoring(scoring, "accuracy")
+        if scoring == LOG_DENSITY:
+            return mean_log_density(self.log_predictive_density(X, y), sample_weight)
+        return float(accuracy_score(y, self.predict(X), sample_weight=sample_weight))
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0, latent: bool = False) -> NDArray[Any]:
+        """Return (t, n_samples) joint draws of labels at the rows of X, or of the latent functions.
+
+        The latent functions are drawn from Laplace's Gaussian, (t, n_samples) of one or (t, C, n_samples) of several;
+        a label is drawn given their values, without class weights.
+        """
+        check_is_fitted(self)
+        generator = child(generator_from(random_state), "samples")
+        F = self._latent_draws(X, n_samples, child(generator, "latent"))
+        if latent:
+            return (F[:, 0] if F.shape[1] == 1 else F).cpu().numpy()
+        if isinstance(self.likelihood_, Softmax):
+            P = self.likelihood_.probabilities(F)
+        else:
+            P, _ = self.likelihood_.moments(F)
+            P = torch.cat([1 - P, P], 1) if F.shape[1] == 1 else P / P.sum(1, keepdim=True)
+        u = torch.rand((len(F), 1, n_samples), generator=child(generator, "labels"), dtype=torch.float64).to(P.device)
+        codes = (P.cumsum(1) < u).sum(1).clamp_max(len(self.classes_) - 1)
+        return self.classes_[codes.cpu().numpy()]
+
+    def _latent_draws(self, X: Any, n_samples: int, generator: Generator) -> Tensor:
+        if not self._is_one_against_the_rest():
+            return super()._latent_draws(X, n_samples, generator)
+        X = checked_points(self, X)
+        each = enumerate(self.estimators_)
+        return torch.cat([one._latent_draws(X, n_samples, child(generator, f"class {c}")) for c, one in each], 1)
+
+    def _training_inputs(self) -> Floats:
+        source = self.estimators_[0] if self._is_one_against_the_rest() else self
+        X: Floats = source.posterior_.problem.X.cpu().numpy()
+        return X
+
+    def _conditioned_once(self) -> LaplacePosterior:
+        if self._is_one_against_the_rest():
+            raise ValueError("each class has a model of its own here: ask the estimators_ for their components")
+        return self._posterior()
+
+    def _codes(self, y: Any) -> NDArray[np.int64]:
+        """Return the numbers of labels; raise for one that was not in the fit."""
+        labels = column_or_1d(y)
+        unknown = labels[~np.isin(labels, self.classes_)]
+        if len(unknown):
+            label = str(unknown[0])
+            raise ValueError(f"y holds the label {label!r}, which was not in the fit; fit again with all labels")
+        return np.searchsorted(self.classes_, labels)
+
+    def _is_weighted(self) -> bool:
+        return bool((self.class_weight_ != self.class_weight_[0]).any())
+
+    def _two_probabilities(self, points: Tensor, callback: Listener | None) -> Tensor:
+        """Return (t, 2) probabilities of one latent function; small ones keep their digits."""
+        found = self._with_covariance(points, callback)
+        self._warn_of_prediction(found, _probability_errors(found), PROBABILITY)
+        mean = found.mean[:, 0]
+        rarer, _ = self.likelihood_.predict(-mean.abs(), found.variances[:, 0])
+        first = torch.where(mean > 0, rarer, 1 - rarer)
+        return torch.stack([first, torch.where(mean > 0, 1 - rarer, rarer)], 1)
+
+    def _softmax_probabilities(self, points: Tensor, callback: Listener | None) -> Tensor:
+        found = self._with_covariance(points, callback)
+        self._warn_of_prediction(found, _probability_errors(found), PROBABILITY)
+        values, vectors = torch.linalg.eigh(found.covariance)
+        root = vectors * values.clamp_min(0).sqrt()[:, None, :]
+        generator = child(seeded(self.posterior_.numerics.seed), "probabilities")
+        probabilities, _ = self.likelihood_.predictive_probabilities(found.mean, root, generator)
+        return probabilities / probabilities.sum(1, keepdim=True)
+
+    def _is_one_against_the_rest(self) -> bool:
+        check_is_fitted(self)
+        return len(self.classes_) > 2 and not isinstance(self.likelihood_, Softmax)
+
+    def _one_or_many(self, values: Tensor) -> Floats:
+        return values[:, 0].cpu().numpy() if values.shape[1] == 1 else values.cpu().numpy()
+
+
+def _probability_errors(found: LatentPrediction) -> Tensor:
+    """Return (t,) how far probabilities may be off because the latent means and variances are.
+
+    E of a function between 0 and 1 changes by no more than the Gaussians do in total variation, and by no more than
+    half of what the latent values do.
+    """
+    C, size = found.mean.shape[1], found.least_variance.clamp_min(1.0)
+    of_two = found.solve_error * (min(C, 2) / C)  # it sums over the classes, of which a probability feels two or so
+    return 0.5 * found.mean_bound / size.sqrt() + 0.25 * (of_two / size + C * found.relative_error)
