@@ -42,7 +42,7 @@ from kernelcg.planning.pricing import pricing_of
 
 Problem = TypeVar("Problem", Regression, Outputs, Regression | Outputs, Observations)
 
-LEARNED = ("kernel_", "noise_", "alpha_", "likelihood_", "log_marginal_likelihood_value_")
+LEARNED = ("kernel_", "noise_", "alpha_", "likelihood_")
 """Attributes that are shown of a fitted estimator."""
 
 
