@@ -17,6 +17,10 @@ class StopRequested(Exception):
     """A listener wants the work to end; the message is the reason."""
 
 
+class Interrupted(StopRequested):
+    """The user wants the work to end, by Ctrl-C."""
+
+
 class ConvergenceWarning(UserWarning):
     """An estimator finished, but some of its linear solves did not converge."""
 

@@ -15,6 +15,11 @@ import pytest
 from typer.testing import CliRunner
 
 from kernelcg.cli.app import app
+from kernelcg.cli.fitting import _code
+from kernelcg.errors import Interrupted, StopRequested
+from kernelcg.events import EventKind
+from kernelcg.tables import Table, fit_table
+from kernelcg.tables.fitting import prepare
 from kernelcg.tables.houses import houses
 
 COMMAND = [sys.executable, "-c", "from kernelcg.cli import main; main()"]
@@ -277,3 +282,81 @@ def test_notes_name_categories_with_brackets_and_values_newly_missing(folder, tm
     assert done.returncode == 0, done.stderr
     assert "'[/i]'" in said
     assert "'area' is missing in 3 rows" in said
+
+
+def test_what_cannot_be_solved_is_said(tmp_path):
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "X.npy", rng.normal(size=(20, 2)))
+    np.save(tmp_path / "words.npy", np.array(["a", "b"]))
+    np.savez(tmp_path / "both.npz", X=np.ones((3, 2)), b=np.ones(3))
+    for file, words in (("both.npz", "holds several arrays (X, b)"), ("words.npy", "a vector of numbers")):
+        done = kernelcg("solve", tmp_path / "X.npy", tmp_path / file, "-o", tmp_path / "a.npy")
+        assert (done.returncode, words in done.stderr) == (2, True), done.stderr
+    assert not (tmp_path / "a.npy").exists()
+
+
+def test_a_target_with_a_class_for_every_row_is_refused(tmp_path):
+    pd.DataFrame({"x": np.arange(40.0), "y": [f"house {i}" for i in range(40)]}).to_csv(tmp_path / "t.csv", index=False)
+    done = kernelcg("fit", tmp_path / "t.csv", "-t", "y")
+    assert done.returncode == 2
+    assert "40 different values in 40 rows" in done.stderr
+    assert "Warning" not in done.stderr
+
+
+def test_a_checkpoint_that_exists_names_the_way_on(folder, tmp_path):
+    (tmp_path / "run.kcg").write_text("state")
+    done = kernelcg("fit", folder / "houses.csv", "-t", "price", "--checkpoint", tmp_path / "run.kcg")
+    assert done.returncode == 2
+    assert "--resume to go on from it, or --force to begin again" in done.stderr.replace("\n", " ")
+
+
+def test_a_failed_write_keeps_the_old_predictions(folder, tmp_path, monkeypatch):
+    out = tmp_path / "p.csv"
+    out.write_text("old")
+
+    def fail(*files):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", fail)
+    done = kernelcg("predict", folder / "houses.kcg", folder / "houses.csv", "-o", out, "--force")
+    assert (done.returncode, "No space left" in done.stderr) == (2, True)
+    assert out.read_text() == "old"
+    assert [one.name for one in tmp_path.iterdir()] == ["p.csv"]
+
+
+def test_interruptions_before_learning_end_with_a_sentence(folder, tmp_path, monkeypatch):
+    def interrupt(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kernelcg.cli.fitting.prepared_table", interrupt)
+    arguments = ["fit", folder / "houses.csv", "-t", "price", "--checkpoint", tmp_path / "run.kcg"]
+    done = kernelcg(*arguments)
+    assert (done.returncode, "interrupted; nothing was written" in done.stderr) == (130, True)
+    (tmp_path / "run.kcg").write_text("state")
+    done = kernelcg(*arguments, "--resume")
+    assert (done.returncode, "with --resume goes on" in done.stderr) == (130, True)
+
+
+def test_codes_of_interrupted_fits(tmp_path):
+    """Only Ctrl-C with a checkpoint gives 130; a time limit and Ctrl-C without one end as the certificate says."""
+    prepared = prepare(Table(houses(60), "houses"), "price", options={"method": "direct"})
+
+    def ending(error):
+        def listen(event):
+            if event.kind is EventKind.STEP:
+                raise error
+
+        return fit_table(prepared, callback=listen)
+
+    by_user, by_time = ending(Interrupted("interrupted")), ending(StopRequested("the time limit was reached"))
+    assert (by_user.interrupted, by_time.interrupted) == (True, False)
+    certified = 0 if by_user.model.is_certified else 3
+    assert (_code(by_user, tmp_path / "run.kcg"), _code(by_user, None)) == (130, certified)
+    assert _code(by_time, tmp_path / "run.kcg") in (0, 3)
+
+
+def test_the_memory_of_reading_is_said_before(folder, monkeypatch):
+    monkeypatch.setattr("kernelcg.cli.fitting.LARGE_FILE", 1000)
+    done = kernelcg("plan", folder / "houses.csv", "-t", "price")
+    assert "takes about" in done.stderr
+    assert "of memory" in done.stderr.replace("\n", " ")

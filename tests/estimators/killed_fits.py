@@ -79,10 +79,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--moments", type=int, default=20)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--fits", nargs="+", choices=FITS, default=list(FITS))
     options = parser.parse_args()
     source, failures = random.Random(options.seed), 0
     print(f"seed {options.seed}")
-    for fit in FITS:
+    for fit in options.fits:
         with tempfile.TemporaryDirectory() as folder:
             truth, duration = whole(fit, Path(folder))
             found = [killed(fit, source.uniform(0, duration), Path(folder)) for _ in range(options.moments)]

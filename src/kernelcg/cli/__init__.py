@@ -2,6 +2,8 @@
 
 import sys
 
+from kernelcg.cli.codes import BAD_INPUT, INTERRUPTED
+
 NEEDED = ("typer", "rich", "pandas")
 
 
@@ -15,7 +17,11 @@ def main() -> None:
             f"kernelcg: the command line needs {', '.join(missing)}; install it by: pip install 'kernelcg[cli]'",
             file=sys.stderr,
         )
-        raise SystemExit(2)
-    from kernelcg.cli.app import app
+        raise SystemExit(BAD_INPUT)
+    try:
+        from kernelcg.cli.app import app
 
-    app()
+        app()
+    except KeyboardInterrupt:  # before a command has begun
+        print("kernelcg: interrupted; nothing was written", file=sys.stderr)
+        raise SystemExit(INTERRUPTED) from None

@@ -1,7 +1,8 @@
 """The commands; each reads files, calls the library, prints lines, and ends with a code that means something.
 
 0: done, and the numbers are certified; 2: the input cannot be used; 3: done, but the numbers are not certified;
-130: interrupted, with the state saved if a checkpoint was asked for.
+130: interrupted, with a checkpoint to go on from or before there was anything to keep. A fit that is interrupted
+without a checkpoint writes the best model so far and ends with 0 or 3.
 """
 
 import json
@@ -10,13 +11,24 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from kernelcg.cli.codes import BAD_INPUT, NOT_CERTIFIED
-from kernelcg.cli.options import parsed_options
+from kernelcg.cli.codes import BAD_INPUT, INTERRUPTED, NOT_CERTIFIED
+from kernelcg.cli.options import (
+    AsJson,
+    Data,
+    Delimiter,
+    Encoding,
+    Force,
+    Quiet,
+    Seed,
+    TableOptions,
+    Target,
+    TaskName,
+    of_a_table,
+)
 
 app = typer.Typer(
     name="kernelcg",
@@ -26,35 +38,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog="Start with [bold]kernelcg demo[/], or [bold]kernelcg fit data.csv --target price --out model.kcg[/].",
 )
-
-Data = Annotated[str, typer.Argument(help="CSV, TSV, Parquet, Feather, npy or npz, also .gz; - reads CSV from a pipe.")]
-Target = Annotated[str, typer.Option("--target", "-t", help="The column to predict.")]
-TaskName = Annotated[
-    str | None, typer.Option("--task", help="regression, classification or counts; told from the target unless given.")
-]
-Categorical = Annotated[
-    list[str] | None, typer.Option("--categorical", help="A column whose numbers are names. May be repeated.")
-]
-LeftOut = Annotated[list[str] | None, typer.Option("--leave-out", help="A column not to use. May be repeated.")]
-Season = Annotated[bool, typer.Option("--season", help="Let dates also give the time of the year.")]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        "-s",
-        help="Any option of the estimator as NAME=VALUE, such as -s method=direct -s mean=linear. May be repeated.",
-    ),
-]
-Kernel = Annotated[str | None, typer.Option(help="rbf, matern12, matern32 (default), matern52, rational_quadratic, …")]
-Memory = Annotated[str | None, typer.Option(help="Memory above what the process holds, such as 4GB.")]
-MaxSeconds = Annotated[float | None, typer.Option(help="Seconds after which learning ends with the best so far.")]
-Jobs = Annotated[int | None, typer.Option("--jobs", "-j", help="Threads; all unless given.")]
-Seed = Annotated[int, typer.Option(help="Seed of everything random: the same seed gives the same numbers.")]
-Delimiter = Annotated[str | None, typer.Option(help="Delimiter of a text file; told from the text unless given.")]
-Encoding = Annotated[str | None, typer.Option(help="Encoding of a text file, such as latin-1.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines for people.")]
-Force = Annotated[bool, typer.Option("--force", "-f", help="Replace files that exist.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
 def _show_version(wanted: bool) -> None:
@@ -75,8 +58,8 @@ def common(
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
-    """Turn errors that a user can mend into one line and the code for bad input."""
+def _explained(checkpoint: Path | None = None) -> Iterator[None]:
+    """Turn errors that a user can mend, and interruptions, into one line and a code."""
     from kernelcg.errors import ModelFileError, SolveFailed
 
     try:
@@ -89,6 +72,11 @@ def _explained() -> Iterator[None]:
     except SolveFailed as error:
         print(f"kernelcg: {error}", file=sys.stderr)
         raise typer.Exit(NOT_CERTIFIED) from None
+    except KeyboardInterrupt:
+        kept = f"{checkpoint} keeps the state: the same command with --resume goes on" if checkpoint else ""
+        known = kept if checkpoint is not None and checkpoint.exists() else "nothing was written"
+        print(f"kernelcg: interrupted; {known}", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _fail(message: str) -> None:
@@ -96,12 +84,12 @@ def _fail(message: str) -> None:
     raise typer.Exit(BAD_INPUT) from None
 
 
-def _require_new(path: Path | None, force: bool) -> None:
+def _require_new(path: Path | None, force: bool, remedy: str = "use --force to replace it, or another name") -> None:
     """Refuse to replace a file, or to write where nothing can be written, before the work starts."""
     if path is None:
         return
     if path.exists() and not force:
-        _fail(f"error: {path} exists; use --force to replace it, or another name")
+        _fail(f"error: {path} exists; {remedy}")
     if path.is_dir():
         _fail(f"error: {path} is a directory; give the name of a file")
     if not path.resolve().parent.is_dir():
@@ -123,33 +111,21 @@ def _require_different(files: dict[str, Path | None]) -> None:
     epilog="Example: kernelcg fit houses.csv --target price --out houses.kcg --checkpoint run.kcg; after an "
     "interruption the same with --resume goes on to the same numbers."
 )
+@of_a_table
 def fit(
-    data: Data,
-    target: Target,
+    table: TableOptions,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Where to write the model.")] = None,
-    task: TaskName = None,
-    kernel: Kernel = None,
-    settings: Settings = None,
-    categorical: Categorical = None,
-    leave_out: LeftOut = None,
-    season: Season = False,
-    memory: Memory = None,
-    max_seconds: MaxSeconds = None,
-    jobs: Jobs = None,
-    seed: Seed = 0,
     held_out: Annotated[bool, typer.Option(help="Learn on 90 % of the rows and score the rest first.")] = True,
     checkpoint: Annotated[Path | None, typer.Option(help="File that keeps the state of learning.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.")] = False,
     report: Annotated[bool, typer.Option(help="Write a page beside the model.")] = True,
-    delimiter: Delimiter = None,
-    encoding: Encoding = None,
     force: Force = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Fit a model to a table, score it on rows held out, and write it to a file."""
-    with _explained():
-        from kernelcg.cli.fitting import run_fit
+    with _explained(checkpoint):
+        from kernelcg.cli.fitting import FitRequest, prepared_table, run_fit
         from kernelcg.tables.reading import TableError
 
         if resume and (checkpoint is None or not checkpoint.exists()):
@@ -159,89 +135,22 @@ def fit(
         _require_new(out, force)
         page = out.with_suffix(".html") if out is not None and report else None
         _require_new(page, force)
-        _require_new(checkpoint, force or resume)
-        _require_different({"--out": out, "the page": page, "--checkpoint": checkpoint, "the data": Path(data)})
-        prepared, console = _prepared(
-            data, target, task, kernel, settings, categorical, leave_out, season, memory, max_seconds, jobs, seed,
-            delimiter, encoding, quiet=quiet or as_json,
-        )  # fmt: skip
-        code = run_fit(
-            prepared,
-            console,
-            out=out,
-            page=page,
-            seed=seed,
-            hold_out=held_out,
-            checkpoint=checkpoint,
-            resume=resume,
-            quiet=quiet or as_json,
-            as_json=as_json,
-        )
+        _require_new(checkpoint, force or resume, "use --resume to go on from it, or --force to begin again")
+        _require_different({"--out": out, "the page": page, "--checkpoint": checkpoint, "the data": Path(table.data)})
+        request = FitRequest(out, page, table.seed, held_out, checkpoint, resume, quiet or as_json, as_json)
+        code = run_fit(prepared_table(table, quiet=quiet), request)
     raise typer.Exit(code)
 
 
-def _prepared(
-    data: str, target: str, task: str | None, kernel: str | None, settings: list[str] | None,
-    categorical: list[str] | None, leave_out: list[str] | None, season: bool, memory: str | None,
-    max_seconds: float | None, jobs: int | None, seed: int, delimiter: str | None, encoding: str | None,
-    *, quiet: bool,
-) -> tuple[Any, Console]:  # fmt: skip
-    """Return the table ready for a fit, and the console for progress."""
-    from kernelcg.planning.plan import in_bytes
-    from kernelcg.tables.fitting import prepare
-    from kernelcg.tables.reading import memory_to_read, read_table
-    from kernelcg.tables.task import task_named
-
-    console = Console(stderr=True)
-    needed = memory_to_read(data)
-    if needed is not None and needed > LARGE_FILE and not quiet:
-        console.print(f"reading {data} takes about {in_bytes(needed)} of memory", highlight=False, markup=False)
-    given = {"kernel": kernel, "memory": memory, "max_seconds": max_seconds, "n_jobs": jobs}
-    options = {name: value for name, value in given.items() if value is not None}
-    options |= {"random_state": seed, **parsed_options(settings or [])}
-    table = read_table(data, delimiter=delimiter, encoding=encoding)
-    prepared = prepare(
-        table,
-        target,
-        task=task_named(task),
-        options=options,
-        categorical=tuple(categorical or ()),
-        left_out=tuple(leave_out or ()),
-        season=season,
-    )
-    return prepared, console
-
-
-LARGE_FILE = 200_000_000
-"""Bytes of memory from which on it is said what reading a file takes."""
-
-
 @app.command(epilog="Example: kernelcg plan houses.csv --target price --memory 2GB")
-def plan(
-    data: Data,
-    target: Target,
-    task: TaskName = None,
-    kernel: Kernel = None,
-    settings: Settings = None,
-    categorical: Categorical = None,
-    leave_out: LeftOut = None,
-    season: Season = False,
-    memory: Memory = None,
-    max_seconds: MaxSeconds = None,
-    jobs: Jobs = None,
-    seed: Seed = 0,
-    delimiter: Delimiter = None,
-    encoding: Encoding = None,
-    as_json: AsJson = False,
-) -> None:
+@of_a_table
+def plan(table: TableOptions, as_json: AsJson = False) -> None:
     """Say what a fit would do, how long it would take and how much memory, without doing it."""
     with _explained():
         from kernelcg.cli import words
+        from kernelcg.cli.fitting import prepared_table
 
-        prepared, _ = _prepared(
-            data, target, task, kernel, settings, categorical, leave_out, season, memory, max_seconds, jobs, seed,
-            delimiter, encoding, quiet=True,
-        )  # fmt: skip
+        prepared = prepared_table(table)
         made = prepared.estimator.plan(prepared.X, prepared.y)
         if as_json:
             found = {"rows": made.rows, "features": made.features, "method": str(made.method), "backend": made.backend}
@@ -309,13 +218,13 @@ def compare(
     """Compare kernelcg with Cholesky, CG, the paper's PCG, FITC, PITC and VAR on a table."""
     with _explained():
         from kernelcg import compare as compare_methods
-        from kernelcg.tables.fitting import prepare
-        from kernelcg.tables.reading import read_table
-        from kernelcg.tables.task import Task, task_named
+        from kernelcg.cli.fitting import prepared_table
+        from kernelcg.tables.task import Task
 
         _require_new(out, force)
-        table = read_table(data, delimiter=delimiter, encoding=encoding)
-        prepared = prepare(table, target, task=task_named(task))
+        prepared = prepared_table(
+            TableOptions(data, target, task=task, seed=seed, delimiter=delimiter, encoding=encoding)
+        )
         kind = "classification" if prepared.target.task is Task.CLASSIFICATION else "regression"
         found = compare_methods(prepared.X, prepared.y, task=kind, budget=budget, seed=seed)
         print(found)

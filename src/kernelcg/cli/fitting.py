@@ -1,87 +1,136 @@
 """What the commands about models do once their arguments are read."""
 
+import gzip
+import io
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from rich.console import Console
 
 from kernelcg.cli import words
 from kernelcg.cli.codes import CERTIFIED, INTERRUPTED, NOT_CERTIFIED
+from kernelcg.cli.options import TableOptions
 from kernelcg.cli.progress import shown
+from kernelcg.estimators.model_files import replace_file
 from kernelcg.estimators.training_files import checkpoints
 from kernelcg.events import Listener, together
 from kernelcg.planning.plan import in_bytes
-from kernelcg.tables.fitting import Fitted, Prepared, fit_table
-from kernelcg.tables.model import load_table_model
-from kernelcg.tables.reading import TableError, read_table
+from kernelcg.tables.fitting import Fitted, Prepared, fit_table, prepare
+from kernelcg.tables.model import TableModel, load_table_model
+from kernelcg.tables.reading import Table, TableError, memory_to_read, read_table
+from kernelcg.tables.task import task_named
 
 PREDICTIONS = (".csv", ".gz", ".txt", ".parquet", ".pq")
 """Endings of files of predictions."""
 
 HINT = "(Ctrl-C keeps the best so far)"
 
+LARGE_FILE = 200_000_000
+"""Bytes of memory from which on it is said what reading a file takes."""
 
-def run_fit(
-    prepared: Prepared,
-    console: Console,
-    *,
-    out: Path | None,
-    page: Path | None,
-    seed: int,
-    hold_out: bool,
-    checkpoint: Path | None,
-    resume: bool,
-    quiet: bool,
-    as_json: bool,
-) -> int:
+
+@dataclass(frozen=True)
+class FitRequest:
+    """What a fit is to write, and how it is to be shown.
+
+    Attributes
+    ----------
+    out, page, checkpoint : files to write, or None
+    hold_out : whether a tenth of the rows is scored first
+    resume : whether to go on from the checkpoint
+    """
+
+    out: Path | None
+    page: Path | None
+    seed: int = 0
+    hold_out: bool = True
+    checkpoint: Path | None = None
+    resume: bool = False
+    quiet: bool = False
+    as_json: bool = False
+
+
+def prepared_table(options: TableOptions, *, quiet: bool = False) -> Prepared:
+    """Read a table and return what a fit to it needs; say first what reading takes if that is much."""
+    table = _read(options.data, options.delimiter, options.encoding, quiet=quiet)
+    return prepare(
+        table,
+        options.target,
+        task=task_named(options.task),
+        options=options.of_estimator(),
+        categorical=tuple(options.categorical or ()),
+        left_out=tuple(options.leave_out or ()),
+        season=options.season,
+    )
+
+
+def _read(data: str, delimiter: str | None, encoding: str | None, *, quiet: bool) -> Table:
+    """Return the table in a file; say first what reading takes if that is much."""
+    needed = memory_to_read(data)
+    if needed is not None and needed > LARGE_FILE and not quiet:
+        said = f"reading {data} takes about {in_bytes(needed)} of memory"
+        Console(stderr=True).print(said, highlight=False, markup=False)
+    return read_table(data, delimiter=delimiter, encoding=encoding)
+
+
+def run_fit(prepared: Prepared, request: FitRequest) -> int:
     """Fit a model, say what came out, write it, and return the code to end with."""
 
     def say(text: str) -> None:
-        if not as_json:
+        if not request.as_json:
             print(text, flush=True)
 
     say("\n".join(words.of_table(prepared)))
     planned = prepared.estimator.plan(prepared.X, prepared.y)
     say(words.line("plan", words.of_plan(planned)))
-    saving: Listener | None = None if checkpoint is None else checkpoints(checkpoint)
-    with shown(console, "learning", hint=HINT, quiet=quiet) as progress:
+    saving: Listener | None = None if request.checkpoint is None else checkpoints(request.checkpoint)
+    with shown(Console(stderr=True), "learning", hint=HINT, quiet=request.quiet) as progress:
         fitted = fit_table(
             prepared,
-            hold_out=hold_out,
-            seed=seed,
+            hold_out=request.hold_out,
+            seed=request.seed,
             callback=together(progress, saving),
-            resume=checkpoint if resume else None,
+            resume=request.checkpoint if request.resume else None,
         )
     say("\n".join(words.of_model(fitted.model)))
     for warning in fitted.warnings:
         say(words.line("warning", warning))
-    say(words.line("numerics", words.of_numerics(fitted.model.estimator)))
-    saved = []
-    if out is not None:
-        fitted.model.save(out)
-        saved.append(f"{out} ({in_bytes(out.stat().st_size)})")
-    if page is not None:
-        from kernelcg.reports import write_page
-
-        write_page(fitted.model, page)
-        saved.append(str(page))
+    say(words.line("numerics", words.of_numerics(fitted.model)))
+    saved = _saved(fitted.model, request)
     if saved:
         say(words.line("saved", ", ".join(saved)))
-    code = _code(fitted)
-    if as_json:
-        print(json.dumps(_as_json(fitted, code)))
+    code = _code(fitted, request.checkpoint)
+    if request.as_json:
+        print(json.dumps(_as_json(fitted)))
     return code
 
 
-def _code(fitted: Fitted) -> int:
-    if fitted.interrupted and any("interrupted" in warning for warning in fitted.warnings):
+def _saved(model: TableModel, request: FitRequest) -> list[str]:
+    """Write the model and its page; return what was written."""
+    saved = []
+    if request.out is not None:
+        model.save(request.out)
+        saved.append(f"{request.out} ({in_bytes(request.out.stat().st_size)})")
+    if request.page is not None:
+        from kernelcg.reports import write_page
+
+        write_page(model, request.page)
+        saved.append(str(request.page))
+    return saved
+
+
+def _code(fitted: Fitted, checkpoint: Path | None) -> int:
+    """Return the code of a fit: interrupted if one can go on from a checkpoint, else whether numbers are certified."""
+    if fitted.interrupted and checkpoint is not None:
         return INTERRUPTED
-    return CERTIFIED if words.is_certified(fitted.model.estimator) else NOT_CERTIFIED
+    return CERTIFIED if fitted.model.is_certified else NOT_CERTIFIED
 
 
-def _as_json(fitted: Fitted, code: int) -> dict[str, Any]:
+def _as_json(fitted: Fitted) -> dict[str, Any]:
     model = fitted.model
     return {
         **{name: value for name, value in model.facts.items() if name != "held_out"},
@@ -89,8 +138,9 @@ def _as_json(fitted: Fitted, code: int) -> dict[str, Any]:
         "task": str(model.task),
         "kernel": str(model.estimator.kernel_),
         "log_marginal_likelihood": model.estimator.log_marginal_likelihood_value_,
-        "numerics": words.of_numerics(model.estimator),
-        "certified": code == CERTIFIED,
+        "numerics": words.of_numerics(model),
+        "certified": model.is_certified,
+        "interrupted": fitted.interrupted,
     }
 
 
@@ -108,7 +158,7 @@ def run_predict(
     """Predict for every row of a table, write or print the predictions, and return the code to end with."""
     if out is not None and out.suffix.lower() not in PREDICTIONS:
         raise TableError(f"predictions are written as .csv, .csv.gz or .parquet, not as {out.suffix or out.name!r}")
-    fitted, table = load_table_model(model), read_table(data, delimiter=delimiter, encoding=encoding)
+    fitted, table = load_table_model(model), _read(data, delimiter, encoding, quiet=quiet)
     console = Console(stderr=True)
     for name, levels in fitted.encoding.unseen(table.frame).items():
         shown_levels = ", ".join(map(repr, levels[:5])) + (", …" if len(levels) > 5 else "")
@@ -123,11 +173,19 @@ def run_predict(
         found = table.frame.join(found, rsuffix=" (predicted)")
     if out is None:
         print(found.to_csv(index=False), end="")
-    elif out.suffix.lower() in (".parquet", ".pq"):
-        found.to_parquet(out, index=False)
     else:
-        found.to_csv(out, index=False)
-    return CERTIFIED if words.is_certified(fitted.estimator) else NOT_CERTIFIED
+        replace_file(out, _encoded(found, out.suffix.lower()))
+    return CERTIFIED if fitted.is_certified else NOT_CERTIFIED
+
+
+def _encoded(predictions: pd.DataFrame, ending: str) -> bytes:
+    """Return predictions as the content of a file with this ending."""
+    if ending in (".parquet", ".pq"):
+        stream = io.BytesIO()
+        predictions.to_parquet(stream, index=False)
+        return stream.getvalue()
+    text: bytes = predictions.to_csv(index=False).encode()
+    return gzip.compress(text) if ending == ".gz" else text
 
 
 def run_info(path: Path, *, as_json: bool) -> None:
@@ -147,7 +205,7 @@ def run_info(path: Path, *, as_json: bool) -> None:
         words.line("columns", words.of_columns(model.encoding)),
         words.line("kernel", str(model.estimator.kernel_)),
         *words.of_model(model),
-        words.line("numerics", words.of_numerics(model.estimator)),
+        words.line("numerics", words.of_numerics(model)),
     ]
     print("\n".join(lines))
 
@@ -187,15 +245,23 @@ def run_solve(
     points, right = _array(X), _array(b)
     A = KernelPlusDiagonal(bind(chosen, points), positive(noise, "--noise"))
     report = planning.solve(A, right.reshape(len(right), -1), preconditioner=recipe, stopping=Stopping(rtol=rtol))
-    with out.open("wb") as stream:
-        np.save(stream, report.solution.cpu().numpy().reshape(right.shape))
+    stream = io.BytesIO()
+    np.save(stream, report.solution.cpu().numpy().reshape(right.shape))
+    replace_file(out, stream.getvalue())
     print(report)
     print(words.line("saved", str(out)))
     return CERTIFIED if report.status is Status.CONVERGED else NOT_CERTIFIED
 
 
 def _array(path: Path) -> Any:
+    """Return the matrix or vector of numbers in an npy file."""
     try:
-        return np.load(path, allow_pickle=False)
+        found = np.load(path, allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise TableError(f"{path} is no npy file of numbers ({error})") from None
+    if not isinstance(found, np.ndarray):
+        found.close()
+        raise TableError(f"{path} holds several arrays ({', '.join(found.files)}); solve takes npy files of one array")
+    if found.dtype.kind not in "biuf" or found.ndim not in (1, 2):
+        raise TableError(f"{path} must hold a matrix or a vector of numbers, not {found.dtype} of shape {found.shape}")
+    return found.astype(np.float64)

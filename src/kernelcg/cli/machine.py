@@ -66,7 +66,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 def run_demo(folder: Path, *, quiet: bool) -> int:
     """Write a table of invented houses, fit it, predict some, and write the report."""
-    from kernelcg.cli.fitting import run_fit, run_predict
+    from kernelcg.cli.fitting import FitRequest, run_fit, run_predict
     from kernelcg.tables.fitting import prepare
     from kernelcg.tables.houses import houses
     from kernelcg.tables.reading import read_table
@@ -77,18 +77,7 @@ def run_demo(folder: Path, *, quiet: bool) -> int:
     frame.to_csv(data, index=False)
     frame.drop(columns="price").head(5).assign(area=lambda t: t.area + 20).to_csv(new, index=False)
     print(f"$ kernelcg fit {data} --target price --out {model}")
-    code = run_fit(
-        prepare(read_table(data), "price"),
-        Console(stderr=True),
-        out=model,
-        page=page,
-        seed=0,
-        hold_out=True,
-        checkpoint=None,
-        resume=False,
-        quiet=quiet,
-        as_json=False,
-    )
+    code = run_fit(prepare(read_table(data), "price"), FitRequest(model, page, quiet=quiet))
     print(f"$ kernelcg predict {model} {new}")
     run_predict(model, str(new), out=None, interval=0.95, keep=False, delimiter=None, encoding=None, quiet=True)
     print(f"open {page} in a browser: it needs no network")

@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
@@ -101,18 +100,7 @@ def of_scores(task: Task, found: Mapping[str, float]) -> str:
     return f"{words}, mean negative log probability {found['nlpd']:.3g}"
 
 
-def certificates_of(estimator: Any) -> tuple[Any, ...]:
-    """Return the certificates of a model; one for each class if it tells them apart one against the rest."""
-    found = estimator.certificate_
-    return found if isinstance(found, tuple) else (found,)
-
-
-def of_numerics(estimator: Any) -> str:
+def of_numerics(model: TableModel) -> str:
     """Say in one line how exact the numbers are: the worst of several verdicts."""
-    found = certificates_of(estimator)
+    found = model.certificates
     return str(next((one for one in found if one.verdict is not Verdict.CERTIFIED), found[0])).splitlines()[0]
-
-
-def is_certified(estimator: Any) -> bool:
-    """Say whether every certificate is met and its bound says something."""
-    return all(one.verdict is Verdict.CERTIFIED for one in certificates_of(estimator))

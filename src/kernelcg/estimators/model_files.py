@@ -73,16 +73,7 @@ def write(path: str | os.PathLike[str], kind: str, header: dict[str, Any], tenso
     ValueError : also if the path is that of a device, a pipe or a socket
     FileNotFoundError : if the directory does not exist
     """
-    target = Path(os.path.realpath(path))
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"cannot write {os.fspath(path)}: there is no directory {target.parent}; create it")
-    if target.is_dir():
-        raise IsADirectoryError(f"cannot write {os.fspath(path)}: it is a directory; give the name of a file")
-    if os.path.lexists(target) and not target.is_file():
-        raise ValueError(
-            f"cannot write {os.fspath(path)}: it is a device, a pipe or a socket, which a file would replace; give "
-            "the name of a file"
-        )
+    target = _writable(path)
     if not tensors:
         raise ValueError("a model file needs at least one tensor: not every safetensors can read a file without")
     _require_json(header, "header")
@@ -114,6 +105,26 @@ def read(path: str | os.PathLike[str]) -> Model:
     if _checksum(metadata, tensors) != metadata["checksum"]:
         raise ModelFileError(f"{name} is damaged: its contents differ from what was written; restore or save it again")
     return Model(metadata["kind"], _parse(metadata["header"], name), tensors)
+
+
+def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write any file in one step, as `write` does: at every moment there is the old file or the new one, complete."""
+    _replace(_writable(path), content)
+
+
+def _writable(path: str | os.PathLike[str]) -> Path:
+    """Return where a file is to be written, or raise if none can be."""
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {os.fspath(path)}: there is no directory {target.parent}; create it")
+    if target.is_dir():
+        raise IsADirectoryError(f"cannot write {os.fspath(path)}: it is a directory; give the name of a file")
+    if os.path.lexists(target) and not target.is_file():
+        raise ValueError(
+            f"cannot write {os.fspath(path)}: it is a device, a pipe or a socket, which a file would replace; give "
+            "the name of a file"
+        )
+    return target
 
 
 def _replace(target: Path, content: bytes) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from kernelcg.errors import StateMismatch, StopRequested
+from kernelcg.errors import Interrupted, StateMismatch
 from kernelcg.estimators.settings import logger
 from kernelcg.events import Chunk, Event, EventKind, Listener, informed, insisting, tell, time_limit, timed, together
 from kernelcg.inference.learning.learn import Learned
@@ -40,7 +40,7 @@ class Interrupts:
     def listen(self, event: Event) -> None:
         """End learning if that was asked for."""
         if self.requested:
-            raise StopRequested("interrupted")
+            raise Interrupted("interrupted")
 
     @contextmanager
     def heard(self) -> Iterator[None]:

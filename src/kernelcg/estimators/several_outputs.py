@@ -67,4 +67,5 @@ def learned_one_by_one(
         sum(one.failures for one in found),
         any(one.stopped for one in found),
         next((plan for plan in revised if plan.method is Method.DIRECT), revised[0] if revised else None),
+        interrupted=any(one.interrupted for one in found),
     )

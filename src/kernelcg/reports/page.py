@@ -3,11 +3,11 @@
 import json
 import os
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
+from kernelcg.estimators.model_files import replace_file
 from kernelcg.reports.pictures import pictures
 from kernelcg.tables.columns import Column, Kind
 from kernelcg.tables.model import TableModel
@@ -15,7 +15,7 @@ from kernelcg.tables.model import TableModel
 
 def write_page(model: TableModel, path: str | os.PathLike[str]) -> None:
     """Write a self-contained HTML page about a model."""
-    Path(path).write_text(page_of(model), encoding="utf-8")
+    replace_file(path, page_of(model).encode())
 
 
 def page_of(model: TableModel) -> str:
@@ -32,7 +32,7 @@ def page_of(model: TableModel) -> str:
         title=f"{model.target} from {model.facts.get('source', 'a table')}",
         model=model,
         facts=model.facts,
-        certificates=[str(one) for one in _as_tuple(model.estimator.certificate_)],
+        certificates=[str(one) for one in model.certificates],
         plan=model.estimator.plan_.explain(),
         kernel=str(model.estimator.kernel_),
         columns=[(column.name, str(column.kind), _details(column)) for column in model.encoding.columns],
@@ -46,10 +46,6 @@ def page_of(model: TableModel) -> str:
 def _spec(chart: Any) -> dict[str, Any]:
     spec: dict[str, Any] = chart.properties(width="container", height=260).to_dict()
     return spec | {"background": "transparent"}
-
-
-def _as_tuple(value: Any) -> tuple[Any, ...]:
-    return value if isinstance(value, tuple) else (value,)
 
 
 def _details(column: Column) -> str:

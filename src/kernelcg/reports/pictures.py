@@ -92,7 +92,7 @@ def _of_learning(model: TableModel) -> Iterator[Picture]:
         seconds, rows = ([getattr(step, name) for step in learning.steps] for name in ("seconds", "rows"))
         yield Picture(
             "Learning",
-            "The log evidence of the hyperparameters over the steps, on growing parts of the rows.",
+            "The log evidence of the hyperparameters after each step, over the seconds; growing parts of the rows.",
             plots.learning_curve(seconds, values, rows),
         )
 

@@ -116,7 +116,7 @@ def fit_table(
         warnings.simplefilter("always")
         model = clone(prepared.estimator).fit(X[~held], y[~held], callback=callback, resume=resume)
         learning = model.learning_
-        interrupted = any(one.stopped for one in (learning if isinstance(learning, tuple) else (learning,)))
+        interrupted = any(one.interrupted for one in (learning if isinstance(learning, tuple) else (learning,)))
         kept: dict[str, Any] = {"scores": {}}
         if held.any():
             unseen = HeldOut.of(task, model, X[held], y[held])

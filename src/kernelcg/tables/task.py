@@ -19,6 +19,9 @@ TYPICAL_COUNT = 30
 RARE = 0.2
 """Frequency of the largest value relative to the commonest below which 0, 1, …, C − 1 are counts, not classes."""
 
+MOST_CLASSES, FEWEST_LABELS = 0.5, 20
+"""Classes relative to the rows beyond which words are no classes, in tables with more than so many rows."""
+
 
 class Task(StrEnum):
     """Kinds of targets; the value is what users type."""
@@ -68,11 +71,22 @@ def target_of(frame: pd.DataFrame, name: str, task: Task | None = None) -> Targe
         labels = np.array([as_word(value) for value in values], dtype=object)
         if len(np.unique(labels)) < 2:
             raise TableError(f"the target {name!r} has one class only, {labels[0]!r}: there is nothing to learn")
+        _require_repeated(name, labels)
         return Target(name, chosen, reason, labels, present)
     _require_numbers(name, values, numbers)
     if chosen is Task.COUNTS and ((numbers < 0) | (numbers != np.floor(numbers))).any():
         raise TableError(f"the target {name!r} does not hold counts: use --task regression")
     return Target(name, chosen, reason, numbers, present)
+
+
+def _require_repeated(name: str, labels: np.ndarray[Any, Any]) -> None:
+    """Raise if most rows have a class of their own: then nothing can be learned from the others."""
+    classes = len(np.unique(labels))
+    if classes > MOST_CLASSES * len(labels) and len(labels) > FEWEST_LABELS:
+        raise TableError(
+            f"the target {name!r} has {classes:,} different values in {len(labels):,} rows, so that nearly every row "
+            "would be a class of its own; name another column, or mend the values so that they are numbers"
+        )
 
 
 def _require_numbers(name: str, values: pd.Series, numbers: np.ndarray[Any, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Generator, Tensor
 
-from kernelcg.errors import StateMismatch, StopRequested
+from kernelcg.errors import Interrupted, StateMismatch, StopRequested
 from kernelcg.events import EventKind, Listener, insisting, tell, timed
 from kernelcg.inference.learning.criterion import Criterion, Request, Search
 from kernelcg.inference.learning.default_priors import Priors
@@ -55,6 +55,8 @@ class Learned:
     """Log density of the default priors here, relative to where they are flat; None if there were none."""
     findings: tuple[str, ...] = ()
     """Where default priors decided, and features without visible effect, in words."""
+    interrupted: bool = False
+    """Whether it was the user who ended it, by Ctrl-C."""
 
     def __str__(self) -> str:
         head = f"{len(self.steps)} steps, {self.evaluations} evaluations, {self.seconds:.1f} s: {self.reason}"
@@ -171,7 +173,7 @@ def learn(
                 tell(search.callback, EventKind.STEP, taken, search.began)
     except StopRequested as stop:
         revised = state.at.plan if isinstance(state.at, StagedState) else None
-        outcome = Outcome(way.best_so_far(state.at), False, str(stop), stopped=True, plan=revised)
+        outcome = Outcome(way.best_so_far(state.at), False, str(stop), True, revised, isinstance(stop, Interrupted))
     learned = _learned(search, outcome, state.steps, state.evaluations, state.failures)
     return _told(learned, timed(callback, now), now)
 
@@ -181,7 +183,8 @@ def _told(learned: Learned, callback: Listener | None, began: float) -> Learned:
     try:
         tell(callback, EventKind.LEARNED, learned, began)
     except StopRequested as stop:
-        return replace(learned, converged=False, reason=str(stop), stopped=True)
+        by_user = learned.interrupted or isinstance(stop, Interrupted)
+        return replace(learned, converged=False, reason=str(stop), stopped=True, interrupted=by_user)
     return learned
 
 
@@ -194,7 +197,7 @@ def _learned_by_function(
         outcome = minimised(evaluations, optimizer, restarts, generator)
     except StopRequested as stop:
         best = search.start if evaluations.best is None else evaluations.best
-        outcome = Outcome(best, False, str(stop), stopped=True)
+        outcome = Outcome(best, False, str(stop), True, None, isinstance(stop, Interrupted))
     learned = _learned(search, outcome, tuple(evaluations.steps), evaluations.count, evaluations.failures)
     return _told(learned, callback, search.began)
 
@@ -240,6 +243,7 @@ def _learned(search: Search, outcome: Outcome, steps: tuple[Step, ...], evaluati
         outcome.plan,
         default_log_prior=None if priors is None else priors.log_density(gp)[0],
         findings=() if priors is None else priors.findings(gp),
+        interrupted=outcome.interrupted,
     )
 
 

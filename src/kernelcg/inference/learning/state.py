@@ -109,3 +109,5 @@ class Outcome:
     stopped: bool = False
     plan: Plan | None = None
     """The plan as learning revised it, if it did."""
+    interrupted: bool = False
+    """Whether the listener that ended it was the user's Ctrl-C."""
