@@ -5,7 +5,9 @@ import pickle
 import signal
 import threading
 import time
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from reference import TOLERANCE, block_error, gradient_error, kernel_matrix, product_error
@@ -13,6 +15,7 @@ from strategies import DTYPES, KERNELS, normal
 
 from kernelcg import backends
 from kernelcg.backends.dask import BLOCK_GROWTH, LEAST_BLOCK
+from kernelcg.backends.file_rows import FileRows
 from kernelcg.errors import ClusterFailed
 from kernelcg.kernels import RBF, Kernel, Matern
 from kernelcg.kernels.distances import squared_distances
@@ -90,6 +93,57 @@ def test_a_kernel_of_the_user_runs_on_the_workers(backend):
     found = backend.bind(kernel, X)
     assert (found.product(V) - here.product(V)).abs().max() <= 1e-12 * here.product(V).abs().max()
     assert (found.gradient(V, V) - here.gradient(V, V)).abs().max() <= 1e-12 * here.gradient(V, V).abs().max()
+
+
+# data in a file
+
+
+@pytest.fixture
+def in_file(tmp_path):
+    """Return a function X → the same numbers, mapped from a file."""
+
+    def write(X):
+        np.save(tmp_path / "X.npy", X.numpy())
+        return np.load(tmp_path / "X.npy", mmap_mode="r")
+
+    return write
+
+
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+def test_workers_read_a_file_themselves(backend, in_file):
+    kernel, X, V = Matern([1.0, 2.0]), normal(ROWS, 2, 1), normal(ROWS, 2, 2)
+    mapped = in_file(X)
+    reading = replace(backend, source=FileRows.of(mapped))
+    K, sent = reading.bind(kernel, torch.from_numpy(mapped)), backend.bind(kernel, X)
+    assert K.placed.is_in_file
+    assert torch.equal(K.product(V), sent.product(V))
+    assert torch.equal(K.gradient(V, V), sent.gradient(V, V))
+    order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(0))
+    neighbours, D = sent.neighbours(order, 5), torch.full((ROWS,), 0.1, dtype=torch.float64)
+    assert torch.equal(K.local_factors(neighbours, V, D, D), sent.local_factors(neighbours, V, D, D))
+    assert not reading.bind(kernel, X).placed.is_in_file, "other data than those of the file"
+
+
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+def test_a_file_that_workers_do_not_see_is_named(backend, in_file):
+    mapped = in_file(normal(ROWS, 2, 1))
+    source = FileRows.of(mapped)
+    for wrong, words in (
+        (replace(source, path="/nowhere/X.npy"), "cannot read /nowhere/X.npy"),
+        (replace(source, offset=10**6), "has become shorter"),
+    ):
+        with pytest.raises(ClusterFailed, match=words):
+            replace(backend, source=wrong).bind(RBF(1.0), torch.from_numpy(mapped)).product(normal(ROWS, 1))
+
+
+def test_what_is_a_matrix_in_a_file(in_file, tmp_path):
+    X = normal(ROWS, 2, 1)
+    mapped = in_file(X)
+    part = FileRows.of(np.asarray(mapped)[64:])  # scikit-learn hands on plain arrays
+    assert np.array_equal(part.read(3, 10), X[67:74].numpy())
+    for other in (X, X.numpy(), mapped[:, :1], mapped[1:3].astype(np.float32), mapped[0], np.load(tmp_path / "X.npy")):
+        assert FileRows.of(other) is None
+    assert FileRows.of(np.load(tmp_path / "X.npy", mmap_mode="r+")) is None, "somebody may write to it"
 
 
 # blocks

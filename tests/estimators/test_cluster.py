@@ -98,6 +98,20 @@ def test_other_estimators(client):
         assert np.allclose(there.predict(X), here.predict(X), rtol=1e-5)
 
 
+def test_kernel_ridge_of_a_matrix_in_a_file(client, tmp_path):
+    X, y = data()
+    np.save(tmp_path / "X.npy", X)
+    mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
+    by_file, sent = (
+        KernelRidge(0.1, kernel="rbf", method="iterative", cluster=client).fit(given, y) for given in (mapped, X)
+    )
+    assert by_file.posterior_.problem.points.is_in_file
+    assert by_file.posterior_.problem.X.data_ptr() == mapped.ctypes.data, "it was copied"
+    assert by_file.plan_.bytes < sent.plan_.bytes
+    assert np.array_equal(by_file.dual_coef_, sent.dual_coef_)
+    assert np.array_equal(by_file.predict(mapped), sent.predict(X))
+
+
 # ways to name a cluster
 
 

@@ -310,6 +310,11 @@ class Backend(ABC):
         """Return the backend that works in this process: this one, unless the work is done on other machines."""
         return self
 
+    @property
+    def copies(self) -> int:
+        """Return how many copies of X binding may make in the memory of this process."""
+        return COPIES
+
     def workers(self) -> str:
         """Return in words who does the work, where that is not this process."""
         return ""

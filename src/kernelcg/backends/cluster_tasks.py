@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kernelcg.backends.base import Points
+from kernelcg.backends.file_rows import FileRows
 from kernelcg.backends.registry import default
 from kernelcg.kernels import Kernel
 
@@ -27,6 +28,11 @@ def placed(rows: Floats, centre: Tensor) -> Points:
     """Return a block of rows on the best backend of this worker, a GPU if it has one."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return default(device=device).place(_tensor(rows).to(device), centre.to(device))
+
+
+def placed_from_file(rows: slice, source: FileRows, centre: Tensor) -> Points:
+    """Return the same of rows that this worker reads from a file."""
+    return placed(source.read(rows.start, rows.stop), centre)
 
 
 def product_of_tile(

@@ -1,10 +1,10 @@
 """Dask backend: products with K and their gradients on the workers of a cluster, in fixed blocks of rows."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise, repeat
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,12 +15,16 @@ from torch import Tensor
 from kernelcg.backends import cluster_tasks as tasks
 from kernelcg.backends.base import Backend, KernelMatrix, Points, Rows, rows_of
 from kernelcg.backends.cluster import Cluster, missing
+from kernelcg.backends.file_rows import FileRows
 from kernelcg.backends.registry import default
 from kernelcg.backends.rounding import centre_of
 from kernelcg.kernels import Kernel
 
 if TYPE_CHECKING:
     from distributed import Client, Future
+
+CHUNKS_AT_ONCE = 16
+"""Blocks of points whose predictions are under way at the same time: this process holds no more of them."""
 
 LEAST_BLOCK = 5000
 """Rows of a block at least. The tile of two such blocks takes a hundredth of a second, sending it a thousandth."""
@@ -43,11 +47,13 @@ class Dask(Backend):
     ----------
     client : a connection to the cluster
     block_rows : rows of a block; None leaves them to n
+    source : the file from which workers read X, if that is mapped from one; other data are sent to them
     patience : seconds without any worker after which an operation raises `kernelcg.errors.ClusterFailed`
     """
 
     client: "Client | None" = field(default=None, kw_only=True, repr=False)
     block_rows: int | None = field(default=None, kw_only=True)
+    source: FileRows | None = field(default=None, kw_only=True, repr=False)
     patience: float = field(default=60.0, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -75,6 +81,10 @@ class Dask(Backend):
     def here(self) -> Backend:
         """Return the backend for what is done in this process."""
         return default(self.memory, self.threads)
+
+    @property
+    def copies(self) -> int:
+        return super().copies if self.source is None else 0
 
     def workers(self) -> str:
         return str(self.cluster.workforce()) if self.cluster.is_open else ""
@@ -130,9 +140,16 @@ class DaskPoints(Points):
 
         The scheduler keeps what they are made from, and has them made again when a worker is lost.
         """
-        self.dask.cluster.require_workers()
-        rows = [_array(self.X[some]) for some in self.slices]
-        return self.dask.cluster.map(tasks.placed, rows, centre=self.centre)
+        cluster = self.dask.cluster
+        cluster.require_workers()
+        if self.is_in_file:
+            return cluster.map(tasks.placed_from_file, self.slices, source=self.dask.source, centre=self.centre)
+        return cluster.map(tasks.placed, [_array(self.X[some]) for some in self.slices], centre=self.centre)
+
+    @property
+    def is_in_file(self) -> bool:
+        """Whether X is mapped from a file that the workers read themselves."""
+        return self.dask.source is not None and self.dask.source.holds(self.X)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,16 +199,21 @@ class DaskMatrix(KernelMatrix):
     def _cross(self, points: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
         if not self.dask.cluster.is_open:
             return self.here._cross(points, V, dtype)
-        cluster, X, parts = self.dask.cluster, self.placed.blocks, self._sent(V)
-        most = max(some.stop - some.start for some in self.placed.slices)
-        sent = cluster.map(tasks.held, [_array(some) for some in points.split(most)]) if len(points) else []
+        parts, rows = self._sent(V), max(some.stop - some.start for some in self.placed.slices)
+        chunks = points.split(rows) if len(points) else ()
+        several = [chunks[start : start + CHUNKS_AT_ONCE] for start in range(0, len(chunks), CHUNKS_AT_ONCE)]
+        found = [self._cross_of(some, parts, dtype) for some in several]
+        return torch.cat([V.new_zeros(0, V.shape[1], dtype=torch.float64), *found]).to(V.dtype)
+
+    def _cross_of(self, chunks: Sequence[Tensor], parts: "list[Future[Any]]", dtype: torch.dtype) -> Tensor:
+        """Return K(points, X) V for some chunks of points and V as it is on the workers."""
+        cluster, X = self.dask.cluster, self.placed.blocks
+        sent = cluster.map(tasks.held, [_array(points) for points in chunks])
         done = [
-            cluster.map(tasks.product_of_points, list(repeat(some, len(X))), X, parts, kernel=self.kernel, dtype=dtype)
-            for some in sent
+            cluster.map(tasks.product_of_points, [points] * len(X), X, parts, kernel=self.kernel, dtype=dtype)
+            for points in sent
         ]
-        sums = cluster.map(tasks.sum_of, done) if done else []
-        result = [V.new_zeros(0, V.shape[1]).numpy(), *cluster.collect(sums)]
-        return torch.from_numpy(np.concatenate(result)).to(V.dtype)
+        return torch.from_numpy(np.concatenate(cluster.collect(cluster.map(tasks.sum_of, done))))
 
     def _gradient(
         self, left: Tensor, right: Tensor, columns: Rows, weights: Tensor | None, dtype: torch.dtype
@@ -226,18 +248,38 @@ class DaskMatrix(KernelMatrix):
 
     def _block(self, rows: Rows, columns: Rows, dtype: torch.dtype) -> Tensor:
         """Return entries computed in this process, which is faster than to send them."""
-        few = self.dask.here.place(rows_of(self.X, columns), self.points.centre).bind(self.kernel)
-        result = torch.empty(len(rows_of(self.X, rows)), len(few), dtype=dtype)
-        for some in self._chunks(len(result)):
-            result[some] = few._cross_block(rows_of(self.X, rows)[some], None, dtype)
+        few, those = self._at(columns), rows_of(self.X, rows)
+        result = torch.empty(len(those), len(few), dtype=dtype)
+        for start in range(0, len(those), LEAST_BLOCK):
+            some = slice(start, start + LEAST_BLOCK)
+            result[some] = few._cross_block(those[some], None, dtype)
         return result
 
     def _cross_block(self, points: Tensor, columns: Rows, dtype: torch.dtype) -> Tensor:
-        few = self.dask.here.place(rows_of(self.X, columns), self.points.centre).bind(self.kernel)
-        return few._cross_block(points, None, dtype)
+        return self._at(columns)._cross_block(points, None, dtype)
+
+    def _at(self, rows: Rows) -> KernelMatrix:
+        """Return K of some of the rows for work in this process."""
+        return self.dask.here.place(rows_of(self.X, rows), self.points.centre).bind(self.kernel)
 
     def _local_factors(self, neighbours: Tensor, F: Tensor | None, scale: Tensor | None, diagonal: Tensor) -> Tensor:
-        return self.here._local_factors(neighbours, F, scale, diagonal)
+        if not self.placed.is_in_file:
+            return self.here._local_factors(neighbours, F, scale, diagonal)
+        parts = [self._local_factors_of(rows, neighbours, F, scale, diagonal) for rows in self.placed.slices]
+        return torch.cat(parts)
+
+    def _local_factors_of(
+        self, rows: slice, neighbours: Tensor, F: Tensor | None, scale: Tensor | None, diagonal: Tensor
+    ) -> Tensor:
+        """Return some of the local factors from the rows of X that they depend on."""
+        own = torch.arange(rows.start, rows.stop)
+        J = torch.cat([neighbours[rows], own[:, None]], 1)
+        needed, places = torch.unique(torch.where(J >= 0, J, own[:, None]), return_inverse=True)
+        places = torch.where(J >= 0, places, -1)
+        theirs = torch.full((len(needed), neighbours.shape[1]), -1)
+        theirs[places[:, -1]] = places[:, :-1]
+        F, scale = (None if one is None else one[needed] for one in (F, scale))
+        return self._at(needed)._local_factors(theirs, F, scale, diagonal[needed])[places[:, -1]]
 
     # sending
 
@@ -248,9 +290,6 @@ class DaskMatrix(KernelMatrix):
     def _sent_together(self, left: Tensor, right: Tensor) -> "list[Future[Any]]":
         rows = [(_array(left[some]), _array(right[some])) for some in self.placed.slices]
         return self.dask.cluster.map(tasks.held, rows)
-
-    def _chunks(self, n: int) -> Iterator[slice]:
-        return (slice(start, start + LEAST_BLOCK) for start in range(0, n, LEAST_BLOCK))
 
 
 def _array(M: Tensor) -> NDArray[np.float64]:

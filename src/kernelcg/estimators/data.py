@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from sklearn.utils import _safe_indexing, check_consistent_length
 from torch import Tensor
 
+from kernelcg.backends.file_rows import FileRows
+
 Floats = NDArray[np.float64]
 
 LARGEST = 1e150
@@ -23,14 +25,23 @@ ROUNDING = 1e-14
 
 
 def as_tensor(values: Any) -> Tensor:
-    """Return a float64 tensor of its own memory.
+    """Return a float64 tensor of its own memory, or in the file of a matrix that is mapped from one for reading.
 
     The memory is torch's, aligned to 64 bytes: sums of products over memory that NumPy placed somewhere else may differ
     in the last bit from one run to the next.
     """
+    if FileRows.of(values) is not None:
+        return _mapped(values)
     if isinstance(values, Tensor):
         return values.detach().to(device="cpu", dtype=torch.float64, copy=True).contiguous()
     return torch.from_numpy(np.array(values, dtype=np.float64, order="C")).clone()
+
+
+def _mapped(values: Floats) -> Tensor:
+    """Return a matrix that may only be read as a tensor, which torch warns of: nobody here writes to inputs."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(values)
 
 
 def without_missing(X: Any, y: Any, noise_variance: Any, missing: str) -> tuple[Any, Any, Any]:
@@ -106,7 +117,7 @@ def checked_noise_variance(noise_variance: Any, shape: tuple[int, ...]) -> Float
 
 def require_magnitude(values: Floats, name: str, remedy: str, *, least: float = 0.0, most: float = LARGEST) -> None:
     """Raise unless the largest number is finite and within these limits, or all are 0."""
-    largest = float(np.nanmax(np.abs(values)))  # NaN stands for observations that are not there
+    largest = float(max(np.nanmax(values), -np.nanmin(values)))  # NaN stands for observations that are not there
     if not (largest == 0 or least <= largest <= most):
         raise ValueError(f"{name} reaches {largest:.3g}, which float64 cannot work with; {remedy}")
 

@@ -60,8 +60,9 @@ class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # 
         remedy = "scale the features, for example by sklearn.preprocessing.StandardScaler"
         require_magnitude(X, "X", remedy)
         device = self._device()
+        backend = self._backend(X, device, plan)
         X, Y, known = (None if value is None else as_tensor(value).to(device) for value in (X, Y, known))
-        return X, Y, known, mean, self._backend(device, plan), chosen_precision(self.dtype)
+        return X, Y, known, mean, backend, chosen_precision(self.dtype)
 
     def _conditioned(self, problem: Problem, gp: Process, plan: Plan, session: Session) -> Any:
         """Return the process, or that of each output, conditioned on the data as planned."""

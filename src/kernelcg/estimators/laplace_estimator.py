@@ -119,8 +119,8 @@ class LaplaceEstimator(ProcessEstimator):
         """Return the problem on the device, with the backend and the precision that were asked for."""
         require_magnitude(X, "X", "scale the features, for example by sklearn.preprocessing.StandardScaler")
         device = self._device()
+        backend, precision = self._backend(X, device, plan), chosen_precision(self.dtype)
         X, y, exposure = (as_tensor(value).to(device) for value in (X, y, exposure))
-        backend, precision = self._backend(device, plan), chosen_precision(self.dtype)
         problem = Observations(X, y, exposure, mean, classes, backend, precision)
         planned_fit(
             self, problem, problem.workload(parameters=0), 1, seed=0

@@ -231,7 +231,7 @@ class Expectations:
     def bytes(self, rows: int, method: Method, storage: Storage) -> int:
         """Return the memory that a stage takes at its largest."""
         N, systems = rows * self.work.values, self.work.systems
-        held = OVERHEAD_BYTES + 8 * (rows * 3 * self.work.features + 12 * N * self.work.columns)
+        held = OVERHEAD_BYTES + 8 * (rows * self.resources.copies * self.work.features + 12 * N * self.work.columns)
         held += OWN_KERNEL_BYTES if self._has_own_formula() else 0
         if method is Method.DIRECT:
             return int(held + (self._matrices(N) + systems - 1) * 8 * N * N)

@@ -6,6 +6,7 @@ from typing import Self
 import torch
 
 from kernelcg.backends import Backend
+from kernelcg.backends.base import COPIES
 from kernelcg.planning.costs import Pricing
 from kernelcg.planning.plan import Family, Method, Precision
 
@@ -49,13 +50,22 @@ class Resources:
     pricing: Pricing = Pricing()
     workers: str = ""
     """Who does the products, where other machines do."""
+    copies: int = COPIES
+    """Copies of X in the memory of this process."""
 
     @classmethod
     def of(cls, backend: Backend, device: torch.device, pricing: Pricing) -> Self:
         """Return what a backend may use for data on this device."""
         on_device = None if device.type == "cpu" else backend.room(device)
         return cls(
-            backend.name(), device.type, backend.threads, backend.budget(), on_device, pricing, backend.workers()
+            backend.name(),
+            device.type,
+            backend.threads,
+            backend.budget(),
+            on_device,
+            pricing,
+            backend.workers(),
+            backend.copies,
         )
 
     @property
