@@ -18,10 +18,16 @@ from kernelcg.kernels import Kernel
 
 Floats = NDArray[np.float64]
 
+Piece = Sequence[tuple[Floats, ...]]
+"""Rows of one or two matrices, for each of several blocks: small blocks travel together."""
 
-def held(value: Floats) -> Floats:
-    """Return the value: a task that brings data to a worker, and to another one if that is lost."""
-    return value
+Place = tuple[Piece, int]
+"""A piece and the number of a block in it."""
+
+
+def held(piece: Piece) -> Piece:
+    """Return the piece: a task that brings data to a worker, and to another one if that is lost."""
+    return piece
 
 
 def placed(rows: Floats, centre: Tensor) -> Points:
@@ -36,20 +42,26 @@ def placed_from_file(rows: slice, source: FileRows, centre: Tensor) -> Points:
 
 
 def product_of_tile(
-    rows: Points, columns: Points | None, V: Floats, W: Floats | None, kernel: Kernel, dtype: torch.dtype
-) -> tuple[Floats, Floats | None]:
-    """Return K(rows, columns) V and K(columns, rows) W; K(rows, rows) V if there are no columns."""
-    K = rows.bind(kernel)
-    if columns is None or W is None:
-        return _array(K.product(_like(V, K.X), precision=dtype)), None
+    rows: Points,
+    columns: Points | None,
+    V_of_columns: Place,
+    V_of_rows: Place,
+    kernel: Kernel,
+    dtype: torch.dtype,
+) -> tuple[Floats, ...]:
+    """Return K(rows, columns) V and K(columns, rows) V, each pair computed once; K(rows, rows) V without columns."""
+    K, (W,) = rows.bind(kernel), _found(V_of_rows)
+    if columns is None:
+        return (_array(K.product(_like(W, K.X), precision=dtype)),)
+    (V,) = _found(V_of_columns)
     first, second = K._both_ways(columns.bind(kernel), _like(V, K.X), _like(W, K.X), dtype)
     return _array(first), _array(second)
 
 
-def product_of_points(points: Floats, columns: Points, V: Floats, kernel: Kernel, dtype: torch.dtype) -> Floats:
+def product_of_points(points: Floats, columns: Points, V: Place, kernel: Kernel, dtype: torch.dtype) -> Floats:
     """Return K(points, columns) V."""
-    K = columns.bind(kernel)
-    return _array(K.cross(_like(points, K.X), _like(V, K.X), precision=dtype))
+    K, (own,) = columns.bind(kernel), _found(V)
+    return _array(K.cross(_like(points, K.X), _like(own, K.X), precision=dtype))
 
 
 def total(parts: Sequence[tuple[Floats, ...]], places: Sequence[int]) -> Floats:
@@ -66,32 +78,31 @@ def sum_of(parts: Sequence[Floats]) -> Floats:
 
 
 def gradient_of_tile(
-    rows: Points, columns: Points | None, left: Floats, right: Floats, kernel: Kernel, dtype: torch.dtype
+    rows: Points, columns: Points | None, of_rows: Place, of_columns: Place, kernel: Kernel, dtype: torch.dtype
 ) -> Floats:
-    """Return ∂/∂θ Σ_j left_jᵀ K(rows, columns) right_j; K(rows, rows) if there are no columns."""
-    K = rows.bind(kernel)
-    L, R = _like(left, K.X), _like(right, K.X)
-    if columns is None:
-        return _array(K.gradient(L, R, precision=dtype))
-    return _array(K._gradient_between(columns.bind(kernel), L, R, dtype))
+    """Return ∂/∂θ of Σ_j left_jᵀ K(rows, columns) right_j + Σ_j left_jᵀ K(columns, rows) right_j.
 
-
-def gradient_of_pairs(
-    rows: Points,
-    columns: Points | None,
-    mine: tuple[Floats, Floats],
-    theirs: tuple[Floats, Floats],
-    kernel: Kernel,
-    dtype: torch.dtype,
-) -> Floats:
-    """Return the gradient of both tiles K(rows, columns) and K(columns, rows) of Σ_j left_jᵀ K right_j.
-
-    ``mine`` and ``theirs`` are left and right of the rows and of the columns.
+    The places are those of left and right. Without columns it is the first sum with K(rows, rows).
     """
+    K, (left, right) = rows.bind(kernel), _found(of_rows)
     if columns is None:
-        return gradient_of_tile(rows, None, *mine, kernel, dtype)
-    (left, right), (its_left, its_right) = mine, theirs
-    return gradient_of_tile(rows, columns, np.hstack([left, right]), np.hstack([its_right, its_left]), kernel, dtype)
+        return _array(K.gradient(_like(left, K.X), _like(right, K.X), precision=dtype))
+    its_left, its_right = _found(of_columns)
+    L, R = np.hstack([left, right]), np.hstack([its_right, its_left])
+    return _array(K._gradient_between(columns.bind(kernel), _like(L, K.X), _like(R, K.X), dtype))
+
+
+def gradient_of_columns(
+    rows: Points, columns: Points, left: Place, right: Floats, kernel: Kernel, dtype: torch.dtype
+) -> Floats:
+    """Return ∂/∂θ Σ_j left_jᵀ K(rows, columns) right_j."""
+    K, (own,) = rows.bind(kernel), _found(left)
+    return _array(K._gradient_between(columns.bind(kernel), _like(own, K.X), _like(right, K.X), dtype))
+
+
+def _found(place: Place) -> tuple[Floats, ...]:
+    piece, number = place
+    return piece[number]
 
 
 def _tensor(values: Floats) -> Tensor:

@@ -23,8 +23,13 @@ from kernelcg.kernels import Kernel
 if TYPE_CHECKING:
     from distributed import Client, Future
 
+    PlaceSent = tuple[Future[Any], int]
+
 CHUNKS_AT_ONCE = 16
 """Blocks of points whose predictions are under way at the same time: this process holds no more of them."""
+
+PIECE_BYTES = 4_000_000
+"""Bytes that are sent at once, where there are so many: smaller pieces cost more time for their number."""
 
 LEAST_BLOCK = 5000
 """Rows of a block at least. The tile of two such blocks takes a hundredth of a second, sending it a thousandth."""
@@ -183,7 +188,7 @@ class DaskMatrix(KernelMatrix):
             [X[i] for i, j in pairs],
             [None if i == j else X[j] for i, j in pairs],
             [parts[j] for _, j in pairs],
-            [None if i == j else parts[i] for i, j in pairs],
+            [parts[i] for i, _ in pairs],
             kernel=self.kernel,
             dtype=dtype,
         )
@@ -205,7 +210,7 @@ class DaskMatrix(KernelMatrix):
         found = [self._cross_of(some, parts, dtype) for some in several]
         return torch.cat([V.new_zeros(0, V.shape[1], dtype=torch.float64), *found]).to(V.dtype)
 
-    def _cross_of(self, chunks: Sequence[Tensor], parts: "list[Future[Any]]", dtype: torch.dtype) -> Tensor:
+    def _cross_of(self, chunks: Sequence[Tensor], parts: "list[PlaceSent]", dtype: torch.dtype) -> Tensor:
         """Return K(points, X) V for some chunks of points and V as it is on the workers."""
         cluster, X = self.dask.cluster, self.placed.blocks
         sent = cluster.map(tasks.held, [_array(points) for points in chunks])
@@ -222,9 +227,9 @@ class DaskMatrix(KernelMatrix):
             return self.here._gradient(left, right, columns, weights, dtype)
         cluster, X = self.dask.cluster, self.placed.blocks
         if columns is None:
-            pairs, both = self.tiles, self._sent_together(left, right)
+            pairs, both = self.tiles, self._sent(left, right)
             done = cluster.map(
-                tasks.gradient_of_pairs,
+                tasks.gradient_of_tile,
                 [X[i] for i, j in pairs],
                 [None if i == j else X[j] for i, j in pairs],
                 [both[i] for i, _ in pairs],
@@ -236,7 +241,7 @@ class DaskMatrix(KernelMatrix):
             some = cluster.map(tasks.placed, [_array(self.X[columns])], centre=self.points.centre)
             its = cluster.map(tasks.held, [_array(right)])
             done = cluster.map(
-                tasks.gradient_of_tile,
+                tasks.gradient_of_columns,
                 X,
                 some * len(X),
                 self._sent(left),
@@ -283,13 +288,14 @@ class DaskMatrix(KernelMatrix):
 
     # sending
 
-    def _sent(self, V: Tensor) -> "list[Future[Any]]":
-        """Return the rows of V on workers, block by block."""
-        return self.dask.cluster.map(tasks.held, [_array(V[some]) for some in self.placed.slices])
-
-    def _sent_together(self, left: Tensor, right: Tensor) -> "list[Future[Any]]":
-        rows = [(_array(left[some]), _array(right[some])) for some in self.placed.slices]
-        return self.dask.cluster.map(tasks.held, rows)
+    def _sent(self, *matrices: Tensor) -> "list[PlaceSent]":
+        """Return, for every block, the piece on the workers with its rows of the matrices and its number there."""
+        slices, size = self.placed.slices, sum(8 * M.numel() for M in matrices)
+        together = math.ceil(len(slices) / max(1, min(len(slices), size // PIECE_BYTES)))
+        rows = [tuple(_array(M[some]) for M in matrices) for some in slices]
+        pieces = [rows[start : start + together] for start in range(0, len(rows), together)]
+        sent = self.dask.cluster.map(tasks.held, pieces)
+        return [(sent[number // together], number % together) for number in range(len(slices))]
 
 
 def _array(M: Tensor) -> NDArray[np.float64]:
