@@ -69,7 +69,31 @@ def test_a_class_report_has_its_confusion():
     model = fit_table(prepare(Table(frame.drop(columns="price"), "t"), "dear")).model
     titles = [picture.title for picture in pictures(model)]
     assert "Classes of rows held out" in titles
+    (boundary,) = [picture for picture in pictures(model) if picture.title.startswith("Classes over")]
+    drawn = boundary.chart.to_dict()
+    cells = next(iter(drawn["datasets"].values()))
+    assert {cell["class"] for cell in cells} == {"yes", "no"}
+    assert all(0.5 <= cell["probability"] <= 1 for cell in cells)
     assert "Predicted against observed" not in titles
+
+
+def test_rows_to_look_at_are_those_of_the_table():
+    """A row with a wrong value is found under its number in the file, though rows without a target were left out."""
+    frame = houses(120)
+    frame.loc[[3, 50], "price"] = np.nan
+    frame.loc[77, "price"] += 400
+    found = fit_table(prepare(Table(frame, "t"), "price", options={"method": "direct"})).model.facts["surprises"]
+    assert found["row"][0] == 78
+    assert found["observed"][0] == frame.price[77]
+    assert found["score"][0] > 3
+
+
+def test_the_solve_of_an_iterative_fit_is_drawn():
+    prepared = prepare(Table(houses(120), "t"), "price", options={"method": "iterative", "max_iter": 2})
+    model = fit_table(prepared).model
+    residuals = model.facts["solve"]
+    assert residuals[-1] < 1e-5 < residuals[0]
+    assert "Convergence" in [picture.title for picture in pictures(model)]
 
 
 def test_pictures_are_written_as_files(regression, tmp_path):

@@ -6,8 +6,10 @@ matplotlib's pictures are not interactive.
 """
 
 from kernelcg.plots.charts import (
+    boundaries,
     calibration,
     confusion,
+    convergence,
     dependence,
     learning_curve,
     map_of,
@@ -16,11 +18,14 @@ from kernelcg.plots.charts import (
     relevance,
     residuals,
     save_picture,
+    surprises,
 )
 
 __all__ = [
+    "boundaries",
     "calibration",
     "confusion",
+    "convergence",
     "dependence",
     "learning_curve",
     "map_of",
@@ -29,4 +34,5 @@ __all__ = [
     "relevance",
     "residuals",
     "save_picture",
+    "surprises",
 ]

@@ -134,12 +134,17 @@ def dependence(at: ArrayLike, mean: ArrayLike, lower: ArrayLike, upper: ArrayLik
     )
 
 
-def map_of(x: ArrayLike, y: ArrayLike, value: ArrayLike, names: Sequence[str]) -> Any:
-    """Draw predictions over two columns as a map; ``names`` are those of x, y and the target."""
+def _cells(x: ArrayLike, y: ArrayLike) -> pd.DataFrame:
+    """Return the cells of a regular grid with these corners."""
     xs, ys = np.unique(np.asarray(x, dtype=float)), np.unique(np.asarray(y, dtype=float))
     wide, high = (float(np.diff(values).mean()) if len(values) > 1 else 1.0 for values in (xs, ys))
-    frame = pd.DataFrame({"x": x, "y": y, "value": value})
-    frame = frame.assign(x2=frame.x + wide, y2=frame.y + high)
+    frame = pd.DataFrame({"x": x, "y": y})
+    return frame.assign(x2=frame.x + wide, y2=frame.y + high)
+
+
+def map_of(x: ArrayLike, y: ArrayLike, value: ArrayLike, names: Sequence[str]) -> Any:
+    """Draw predictions over two columns as a map; ``names`` are those of x, y and the target."""
+    frame = _cells(x, y).assign(value=np.asarray(value, dtype=float))
     return (
         alt.Chart(frame)
         .mark_rect(strokeWidth=0.5)
@@ -166,6 +171,59 @@ def confusion(observed: Sequence[Any], predicted: Sequence[Any]) -> Any:
         text="rows", color=alt.condition(f"datum.rows > {half}", alt.value("white"), alt.value("black"))
     )
     return alt.layer(cells, words).properties(description="Number of rows held out by observed and predicted class.")
+
+
+def boundaries(x: ArrayLike, y: ArrayLike, classes: Sequence[str], certainty: ArrayLike, names: Sequence[str]) -> Any:
+    """Draw the most probable class over two columns, the paler the less certain; ``names`` are those of x and y."""
+    frame = _cells(x, y).assign(**{"class": list(classes), "probability": np.asarray(certainty, dtype=float)})
+    return (
+        alt.Chart(frame)
+        .mark_rect(strokeWidth=0.5)
+        .encode(
+            alt.X("x", title=names[0], scale=alt.Scale(zero=False, nice=False)),
+            alt.X2("x2"),
+            alt.Y("y", title=names[1], scale=alt.Scale(zero=False, nice=False)),
+            alt.Y2("y2"),
+            alt.Color("class:N", title="class"),
+            alt.Opacity("probability", title="probability", scale=alt.Scale(domain=[0, 1], range=[0, 1])),
+            tooltip=["x", "y", "class", "probability"],
+        )
+        .properties(description=f"The most probable class over {names[0]} and {names[1]}, paler where less certain.")
+    )
+
+
+def surprises(rows: ArrayLike, observed: ArrayLike, predicted: ArrayLike, std: ArrayLike, name: str) -> Any:
+    """Draw rows that are far from what the others say: their values, and 95 % intervals from the other rows."""
+    y, m, s = (np.asarray(part, dtype=float) for part in (observed, predicted, std))
+    frame = pd.DataFrame({"row": [f"row {row:,}" for row in np.asarray(rows)], "observed": y, "predicted": m})
+    frame = frame.assign(lower=m - 1.96 * s, upper=m + 1.96 * s, deviations=(y - m) / s)
+    scale = alt.Scale(zero=False)
+    base = alt.Chart(frame).encode(alt.Y("row:N", sort=None, title=None))
+    bars = base.mark_rule(strokeWidth=6, opacity=0.35, color=ACCENT).encode(
+        alt.X("lower", title=name, scale=scale), alt.X2("upper")
+    )
+    dots = base.mark_circle(size=60, color=SECOND).encode(
+        alt.X("observed", scale=scale), tooltip=["row", "observed", "predicted", "lower", "upper", "deviations"]
+    )
+    return alt.layer(bars, dots).properties(
+        description="Rows furthest from what the others say; bars are 95 % intervals from the others, dots the values."
+    )
+
+
+def convergence(residuals: ArrayLike) -> Any:
+    """Draw the largest relative residual of a solve after each iteration."""
+    values = np.asarray(residuals, dtype=float)
+    frame = pd.DataFrame({"iteration": np.arange(len(values)), "residual": values})
+    return (
+        alt.Chart(frame)
+        .mark_line(point=True, color=ACCENT)
+        .encode(
+            alt.X("iteration", title="iteration"),
+            alt.Y("residual", title="relative residual", scale=alt.Scale(type="log"), axis=alt.Axis(format="~e")),
+            tooltip=["iteration", "residual"],
+        )
+        .properties(description="Relative residual of the linear solve after each iteration, on a logarithmic scale.")
+    )
 
 
 def save_picture(chart: Any, path: str | os.PathLike[str]) -> None:

@@ -49,7 +49,15 @@ def pictures(model: TableModel) -> Iterator[Picture]:
             plots.relevance(shares),
         )
     yield from _along_columns(model, shares)
+    yield from _of_surprises(model)
     yield from _of_learning(model)
+    residuals = model.facts.get("solve", [])
+    if residuals:
+        yield Picture(
+            "Convergence",
+            "The solve for the weights, after learning: preconditioned conjugate gradients.",
+            plots.convergence(residuals),
+        )
 
 
 def _of_held_out(model: TableModel) -> Iterator[Picture]:
@@ -80,6 +88,16 @@ def _of_held_out(model: TableModel) -> Iterator[Picture]:
             "Places in the predictive distribution",
             "Level bars mean that the uncertainties are right; a hill means too cautious, a valley too sure.",
             plots.probability_integral(places),
+        )
+
+
+def _of_surprises(model: TableModel) -> Iterator[Picture]:
+    found = model.facts.get("surprises")
+    if found and found["row"]:
+        yield Picture(
+            "Rows to look at",
+            "Their values (dots) are furthest from what the others say (bars, 95 %): errors, or something to learn.",
+            plots.surprises(found["row"], found["observed"], found["predicted"], found["std"], model.target),
         )
 
 
@@ -123,6 +141,13 @@ def _map(model: TableModel, X: Floats, typical: Floats, names: list[str], featur
     x, y = (grid.ravel() for grid in np.meshgrid(*ends))
     points = np.tile(typical, (len(x), 1))
     points[:, features[0]], points[:, features[1]] = x, y
+    if model.task is Task.CLASSIFICATION:
+        P = model.estimator.predict_proba(points)
+        return Picture(
+            f"Classes over {names[0]} and {names[1]}",
+            f"The most probable class over the two numeric columns that matter most, paler where in doubt. {OTHERS}.",
+            plots.boundaries(x, y, [str(label) for label in model.estimator.classes_[P.argmax(1)]], P.max(1), names),
+        )
     values, label = _level(model, points)
     return Picture(
         f"{names[0]} and {names[1]}",

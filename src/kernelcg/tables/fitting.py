@@ -13,6 +13,7 @@ from kernelcg.estimators import GPClassifier, GPGeneralizedRegressor, GPRegresso
 from kernelcg.estimators.relevance import relevances
 from kernelcg.events import Listener
 from kernelcg.tables.columns import Encoding
+from kernelcg.tables.diagnostics import convergence, surprises
 from kernelcg.tables.model import TableModel
 from kernelcg.tables.reading import Table, TableError
 from kernelcg.tables.scores import HeldOut
@@ -117,11 +118,15 @@ def fit_table(
         model = clone(prepared.estimator).fit(X[~held], y[~held], callback=callback, resume=resume)
         learning = model.learning_
         interrupted = any(one.interrupted for one in (learning if isinstance(learning, tuple) else (learning,)))
-        kept: dict[str, Any] = {"scores": {}}
+        kept: dict[str, Any] = {"scores": {}, "solve": convergence(model.report_)}
         if held.any():
             unseen = HeldOut.of(task, model, X[held], y[held])
-            kept = {"scores": unseen.scores(), "held_out": unseen.to_json()}
+            kept |= {"scores": unseen.scores(), "held_out": unseen.to_json()}
             model = model.update(X[held], y[held], callback=callback)  # the same hyperparameters, all rows
+        if task is Task.REGRESSION:
+            order = np.concatenate([np.flatnonzero(~held), np.flatnonzero(held)])  # as the model was given them
+            numbers = np.flatnonzero(prepared.target.present)[order] + 1
+            kept["surprises"] = surprises(model, y[order], numbers)
         relevance = relevances(model, X, prepared.encoding.groups(), seed)
     words = tuple(dict.fromkeys(str(one.message) for one in caught))
     facts = {
