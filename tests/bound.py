@@ -48,3 +48,43 @@ class Storing:
 
     def budget(self):
         return self.base.budget()
+
+
+class OnGpu:
+    """Bind on a GPU; what goes in and what comes out is on the CPU."""
+
+    def __init__(self, base):
+        self.base = base
+
+    def bind(self, kernel, X):
+        return _MatrixOnGpu(self.base.bind(kernel, X.cuda()), X)
+
+    def budget(self):
+        return self.base.budget()
+
+
+class _MatrixOnGpu:
+    """A kernel matrix on a GPU that takes and gives tensors on the CPU."""
+
+    def __init__(self, K, X):
+        self.K, self.X, self.kernel = K, X, K.kernel
+
+    def with_kernel(self, kernel):
+        return _MatrixOnGpu(self.K.with_kernel(kernel), self.X)
+
+    def at(self, rows):
+        return _MatrixOnGpu(self.K.at(_there(rows)), self.X[rows])
+
+    def joined(self, points):
+        return _MatrixOnGpu(self.K.joined(points.cuda()), torch.cat([self.X, points]))
+
+    def __getattr__(self, name):
+        def call(*arguments, **named):
+            there = {key: _there(value) for key, value in named.items()}
+            return getattr(self.K, name)(*map(_there, arguments), **there).cpu()
+
+        return call
+
+
+def _there(value):
+    return value.cuda() if isinstance(value, torch.Tensor) else value

@@ -14,7 +14,10 @@ NATIVE = {
     "native avx512": {"level": "avx512", "threads": 1},
     "native": {"threads": 2},
 }
-BACKENDS = ["tiles", "dense", *NATIVE]
+TRITON = ("triton", "triton gpu")
+"""The Triton backend on the CPU, by Triton's interpreter, and on a GPU."""
+
+BACKENDS = ["tiles", "dense", *NATIVE, *TRITON]
 
 positive = st.floats(0.2, 5.0)
 seeds = st.integers(0, 2**31 - 1)
@@ -112,12 +115,15 @@ KERNELS = STATIONARY | {
 FUSED = [
     name for name in KERNELS if name.startswith(("rbf", "matern")) or name in ("multiple", "sum", "multiple of a sum")
 ]
-"""Those that the native backend computes in C++ rather than in torch tiles."""
+"""Those that the native and the Triton backend have code of their own for."""
 
-CONTRACT = [
-    (backend, name)
-    for backend in BACKENDS
-    for name in KERNELS
-    if backend in ("tiles", "native") or name in (FUSED if backend in NATIVE else ("rbf", "sum", "product with linear"))
-]
+OWN_CODE = {
+    "tiles": list(KERNELS),
+    "native": list(KERNELS),
+    "dense": ["rbf", "sum", "product with linear"],
+    "triton": ["rbf", "matern12 ard", "matern32", "matern52 ard", "multiple of a sum"],  # the interpreter is slow
+}
+"""Kernels that a backend is tried with, where they are not `FUSED`."""
+
+CONTRACT = [(backend, name) for backend in BACKENDS for name in OWN_CODE.get(backend, FUSED)]
 """Which backend is tried with which kernel: only where the pair runs code of its own."""

@@ -114,7 +114,7 @@ def found(tmp_path_factory):
 
 
 def test_it_is_listed(found):
-    assert {"noted", "on_the_moon", "native", "tiles", "dask"} == set(found["listed"])
+    assert {"noted", "on_the_moon", "native", "tiles", "triton", "dask"} == set(found["listed"])
     assert found["listed"]["noted"] == [True, "Note how many columns each product has."]
     assert found["listed"]["on_the_moon"] == [False, "there is no line to the moon"]
 

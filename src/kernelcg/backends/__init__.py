@@ -9,7 +9,7 @@ from pkgutil import iter_modules
 from kernelcg.backends.base import Backend, KernelMatrix, Points, Work
 from kernelcg.backends.dask import Dask
 from kernelcg.backends.native import Native, levels
-from kernelcg.backends.registry import Availability, available, bind, default, named
+from kernelcg.backends.registry import Availability, available, bind, default, named, passed_over
 from kernelcg.backends.tiles import Tiles
 
 for _module in iter_modules(__path__):
@@ -29,4 +29,5 @@ __all__ = [
     "default",
     "levels",
     "named",
+    "passed_over",
 ]

@@ -46,8 +46,8 @@ def default(memory: int | str | None = None, threads: int | None = None, device:
 
     Without the compiled module the first call for data on the CPU says so, once in a process.
     """
-    ranked = [(cls.preference(device), cls) for cls in classes().values() if cls.why_not() is None]
-    suitable = [(preference, cls) for preference, cls in ranked if preference is not None]
+    ranked = [(cls.preference(device), cls) for cls in classes().values()]
+    suitable = [(preference, cls) for preference, cls in ranked if preference is not None and cls.why_not() is None]
     reason = Native.why_not()
     if device == "cpu" and reason is not None:
         _warn_once(reason)
@@ -59,6 +59,18 @@ def _warn_once(reason: str) -> None:
     """Warn of the missing compiled module: the filters of `warnings` forget what was shown whenever they change."""
     what = f"{reason}. Until then torch computes the products with kernel matrices, several times slower."
     warnings.warn(f"kernelcg: {what}", RuntimeWarning, stacklevel=3)
+
+
+def passed_over(chosen: Backend, device: str) -> tuple[str, ...]:
+    """Return the backends that suit data on this type of device better than the chosen one, and why not."""
+    own = type(chosen).preference(device)
+    better = {
+        name: cls.why_not()
+        for name, cls in classes().items()
+        for preference in [cls.preference(device)]
+        if preference is not None and (own is None or preference > own)
+    }
+    return tuple(f"{name} cannot be used: {reason}" for name, reason in better.items() if reason is not None)
 
 
 def bind(kernel: Kernel, X: object, backend: Backend | None = None) -> KernelMatrix:

@@ -109,6 +109,7 @@ class Plan:
     parameters : hyperparameters that are learned
     workers : of a cluster, in words, where the plan was made. They change no choice and no expectation, which are those
         of this machine alone: another number of workers gives the same numbers
+    passed_over : backends that would suit the device better, and why they cannot be used
     """
 
     rows: int
@@ -133,6 +134,7 @@ class Plan:
     systems: int = 1
     parameters: int = 0
     workers: str = ""
+    passed_over: tuple[str, ...] = ()
 
     @property
     def method(self) -> Method:
@@ -207,6 +209,7 @@ class Plan:
         """Return the plan in several lines: every stage with its reason, then what was revised and what happened."""
         lines = [
             str(self),
+            *(f"  backend       {reason}" for reason in self.passed_over),
             *(f"  learning      {stage}" for stage in self.stages),
             f"  conditioning  {self.conditioning}",
             f"  predicting    {self._of_prediction()}",

@@ -53,6 +53,7 @@ def planned(work: Workload, options: Options, resources: Resources) -> Plan:
         parameters=work.parameters,
         pricing=resources.pricing,
         workers=resources.workers,
+        passed_over=resources.passed_over,
     )
 
 

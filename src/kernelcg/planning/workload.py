@@ -5,7 +5,7 @@ from typing import Self
 
 import torch
 
-from kernelcg.backends import Backend
+from kernelcg.backends import Backend, passed_over
 from kernelcg.backends.base import COPIES
 from kernelcg.planning.costs import Pricing
 from kernelcg.planning.plan import Family, Method, Precision
@@ -40,7 +40,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Resources:
-    """Where the work is done: a backend by name, its threads, budgets in bytes, and what things cost."""
+    """Where the work is done: a backend by name, its threads, budgets in bytes, what things cost, what is missing."""
 
     backend: str
     device: str
@@ -52,6 +52,8 @@ class Resources:
     """Who does the products, where other machines do."""
     copies: int = COPIES
     """Copies of X in the memory of this process."""
+    passed_over: tuple[str, ...] = ()
+    """Backends that would suit the device better, and why they cannot be used."""
 
     @classmethod
     def of(cls, backend: Backend, device: torch.device, pricing: Pricing) -> Self:
@@ -66,6 +68,7 @@ class Resources:
             pricing,
             backend.workers(),
             backend.copies,
+            passed_over(backend, device.type),
         )
 
     @property
