@@ -9,7 +9,7 @@ OLDEST_TESTS := tests/packaging tests/backends/test_choice.py tests/backends/tes
                 tests/estimators/test_saving.py tests/solvers/test_invariants.py
 export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: demo photograph test oldest wheel fuzz fuzz-files fuzz-kills lint docs check bench bench-plan figure1 figures23 figures-quick format clean
+.PHONY: demo photograph test test-gpu oldest wheel fuzz fuzz-files fuzz-kills lint docs check bench bench-plan figure1 figures23 figures-quick format clean
 
 demo: $(INSTALLED)  ## fit a table of invented houses, predict, write a report: demo/houses.html
 	$(BIN)/kernelcg demo --out demo --force
@@ -19,6 +19,11 @@ photograph: $(INSTALLED)  ## restore a photograph from a seventh of its pixels, 
 
 test: $(INSTALLED)  ## run all tests, in parallel, one thread each
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -q
+
+test-gpu: $(INSTALLED)  ## on a machine with a GPU: the contract on the card, then benchmarks/gpu.py; goes on where it stopped
+	PYTHONPATH=src $(BIN)/python3 benchmarks/gpu.py check
+	PYTHONPATH=src $(BIN)/python3 -m pytest -q -m gpu
+	PYTHONPATH=src $(BIN)/python3 benchmarks/gpu.py products fits
 
 oldest:  ## install the oldest versions that are allowed into .venv-oldest, run a part of the tests with them
 	test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
@@ -80,6 +85,7 @@ $(INSTALLED): pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,plot,cli]"
+	-$(BIN)/python -m pip install --quiet --constraint constraints.txt "triton; platform_system == 'Linux'"
 	touch $@
 
 $(DOCS_INSTALLED): $(INSTALLED)

@@ -1,0 +1,255 @@
+"""Check and time the backends on a GPU; writes results/gpu_DATE.csv with the device and all versions, row by row.
+
+    python benchmarks/gpu.py check          every kernel against float64, as before its first use
+    python benchmarks/gpu.py products       products, gradients and blocks of both backends
+    python benchmarks/gpu.py fits           fits and predictions of synthetic data
+
+Without a word all three. A row that is in the file already, of the same device and versions, is not measured again, so
+that an interrupted run goes on where it stopped (``--date`` names the file). It needs neither pytest nor an installed
+kernelcg: ``PYTHONPATH=src python3 benchmarks/gpu.py``.
+"""
+
+import argparse
+import csv
+import datetime
+import itertools
+import math
+import platform
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernelcg import backends
+from kernelcg.kernels import RBF, Kernel, Matern
+
+RESULTS = Path(__file__).parent / "results"
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+KERNELS: dict[str, Callable[[Tensor], Kernel]] = {
+    "RBF": RBF,
+    "Matern12": lambda lengthscale: Matern(lengthscale, nu=0.5),
+    "Matern32": lambda lengthscale: Matern(lengthscale, nu=1.5),
+    "Matern52": lambda lengthscale: Matern(lengthscale, nu=2.5),
+}
+COLUMNS = ["date", "device", "versions", "work", "kernel", "n", "d", "k", "dtype", "backend"]
+COLUMNS += ["seconds", "pairs_per_second", "relative_error", "peak_gb", "remark"]
+KEY = COLUMNS[1:10]
+
+PRODUCTS = [
+    *itertools.product(["RBF"], [100_000, 500_000, 1_000_000], [9], [1, 16], ["float32"], ["triton"]),
+    *itertools.product(["Matern32"], [100_000, 1_000_000], [9], [1, 16], ["float32"], ["triton"]),
+    *itertools.product(["RBF", "Matern32"], [100_000], [9], [1, 16], ["float64"], ["triton"]),
+    *itertools.product(["RBF"], [100_000], [3, 57], [1, 16], ["float32"], ["triton"]),
+    *itertools.product(["Matern12", "Matern52"], [100_000], [9], [16], ["float32"], ["triton"]),
+    *itertools.product(["RBF"], [100_000], [9], [4, 32, 128], ["float32"], ["triton"]),
+    ("Matern32", 50_000, 300, 16, "float32", "triton"),
+    *itertools.product(["RBF"], [100_000], [9], [1, 16], ["float32", "float64"], ["tiles"]),
+]
+GRADIENTS = [
+    *itertools.product(["RBF", "Matern32"], [100_000], [9], [16], ["float32", "float64"], ["triton"]),
+    ("Matern12", 100_000, 9, 16, "float32", "triton"),
+    ("Matern32", 50_000, 57, 16, "float32", "triton"),
+    ("Matern32", 50_000, 9, 16, "float32", "tiles"),
+]
+BLOCKS = [("Matern32", 20_000, 9, 1, dtype, "triton") for dtype in DTYPES]
+FITS = [("Matern32", n, 8, 1, "auto", "default") for n in (10_000, 40_000, 100_000, 250_000)]
+
+
+class Rows:
+    """The rows of a CSV file, each written as it comes."""
+
+    def __init__(self, date: str) -> None:
+        self.path = RESULTS / f"gpu_{date}.csv"
+        self.date, self.device, self.versions = date, torch.cuda.get_device_name(), versions()
+        self.done: set[tuple[str, ...]] = set()
+        RESULTS.mkdir(exist_ok=True)
+        if self.path.exists():
+            with self.path.open(newline="") as file:
+                self.done = {tuple(row[name] for name in KEY) for row in csv.DictReader(file)}
+
+    def add(self, work: str, case: tuple[object, ...], measure: Callable[[], dict[str, object]]) -> None:
+        """Measure a row unless it is there; what fails is written down with the reason."""
+        known = dict(zip(COLUMNS, [self.date, self.device, self.versions, work, *case], strict=False))
+        if tuple(str(known[name]) for name in KEY) in self.done:
+            return
+        try:
+            found = measure()
+        except Exception as error:  # one case that fails must not stop the others
+            found = {"remark": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
+        row = {**known, **found}
+        new = not self.path.exists()
+        with self.path.open("a", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            if new:
+                writer.writeheader()
+            writer.writerow(row)
+        print(*(f"{name}={row[name]}" for name in COLUMNS[3:] if row.get(name) not in (None, "")), flush=True)
+
+
+def versions() -> str:
+    """Return the versions that a time depends on."""
+    try:
+        import triton
+
+        found = triton.__version__
+    except Exception as error:
+        found = type(error).__name__
+    return f"torch {torch.__version__}, triton {found}, CUDA {torch.version.cuda}, Python {platform.python_version()}"
+
+
+def normal(n: int, k: int, seed: int) -> Tensor:
+    return torch.randn(n, k, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).cuda()
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """Return the median time of several calls after one that does not count, about three seconds of them."""
+    work()
+    torch.cuda.synchronize()
+    times: list[float] = []
+    while len(times) < 3 or (sum(times) < 3 and len(times) < 25):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        work()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3)
+    return sorted(times)[len(times) // 2]
+
+
+def measured(n: int, work: Callable[[], object], error: Callable[[], float]) -> dict[str, object]:
+    torch.cuda.reset_peak_memory_stats()
+    seconds = seconds_of(work)
+    peak = torch.cuda.max_memory_allocated() / 1e9
+    return {
+        "seconds": f"{seconds:.4g}",
+        "pairs_per_second": f"{n * n / seconds:.3g}",
+        "relative_error": f"{error():.2g}",
+        "peak_gb": f"{peak:.3g}",
+    }
+
+
+def problem(case: tuple[str, int, int, int, str, str]) -> tuple[backends.KernelMatrix, Tensor, torch.dtype]:
+    """Return K with one lengthscale for each feature, columns, and the precision."""
+    name, n, d, k, dtype, backend = case
+    lengthscale = torch.linspace(0.8, 1.25, d, dtype=torch.float64) * math.sqrt(max(d / 9, 1))
+    return backends.named(backend).bind(KERNELS[name](lengthscale), normal(n, d, 0)), normal(n, k, 1), DTYPES[dtype]
+
+
+def product(case: tuple[str, int, int, int, str, str]) -> dict[str, object]:
+    K, V, dtype = problem(case)
+
+    def error() -> float:
+        exact = backends.Tiles().bind(K.kernel, K.X).cross(K.X[:64], V)
+        return float((K.product(V, precision=dtype)[:64] - exact).norm() / exact.norm())
+
+    return measured(len(K), lambda: K.product(V, precision=dtype), error)
+
+
+def gradient(case: tuple[str, int, int, int, str, str]) -> dict[str, object]:
+    K, V, dtype = problem(case)
+
+    def error() -> float:
+        few, some = V[:3000], K.at(slice(0, 3000))
+        exact = backends.Tiles().bind(K.kernel, some.X).gradient(few, few)
+        return float((some.gradient(few, few, precision=dtype) - exact).norm() / exact.norm())
+
+    return measured(len(K), lambda: K.gradient(V, V, precision=dtype), error)
+
+
+def block(case: tuple[str, int, int, int, str, str]) -> dict[str, object]:
+    K, _, dtype = problem(case)
+
+    def error() -> float:
+        exact = backends.Tiles().bind(K.kernel, K.X).block(slice(0, 200))
+        return float((K.block(slice(0, 200), precision=dtype).double() - exact).abs().max())
+
+    return measured(len(K), lambda: K.block(precision=dtype), error)
+
+
+def fit(case: tuple[str, int, int, int, str, str]) -> dict[str, object]:
+    """Fit data with noise of a tenth of the signal's variance and predict 10,000 points with standard deviations."""
+    from kernelcg import GPRegressor
+
+    _, n, d, *_ = case
+    X = normal(n + 10_000, d, 0)
+    W, phase = normal(d, 200, 1) / 2, 2 * math.pi * torch.rand(200, generator=torch.Generator().manual_seed(2)).cuda()
+    signal = (X @ W + phase).cos().sum(1) * math.sqrt(2 / 200)
+    y = (signal + math.sqrt(0.1) * normal(n + 10_000, 1, 3)[:, 0]).cpu().numpy()
+    rows = X.cpu().numpy()
+    torch.cuda.reset_peak_memory_stats()
+    began = time.perf_counter()
+    model = GPRegressor(kernel=Matern(torch.ones(d, dtype=torch.float64)), device="cuda", random_state=0)
+    model.fit(rows[:n], y[:n])
+    fitted = time.perf_counter()
+    mean, std = model.predict(rows[n:], return_std=True)  # of new observations, noise included
+    predicted = time.perf_counter()
+    off = y[n:] - mean
+    rmse = float(np.square(off).mean() ** 0.5)
+    nlpd = float((0.5 * np.square(off / std) + np.log(std)).mean() + 0.5 * math.log(2 * math.pi))
+    return {
+        "seconds": f"{fitted - began:.4g}",
+        "peak_gb": f"{torch.cuda.max_memory_allocated() / 1e9:.3g}",
+        "remark": f"predict {predicted - fitted:.4g} s, RMSE {rmse:.4f}, NLPD {nlpd:.4f}, "
+        f"{model.plan_.backend}, {model.plan_.method}",
+    }
+
+
+def shapes() -> Iterator[tuple[tuple[object, ...], object]]:
+    """Yield every kind of kernel with several numbers of features and columns."""
+    from kernelcg.backends.triton.shapes import shape_for
+
+    names = {0: "RBF", 1: "Matern12", 2: "Matern32", 3: "Matern52"}
+    works = ("product", "moments", "gradient", "gradient with weights", "block")
+    for work, profile, d, k in itertools.product(works, names, (1, 3, 9, 13, 57, 130, 508), (1, 16, 128)):
+        for dtype, fixed in (("float32", True), ("float32", False), ("float64", False)):
+            useless = fixed != (work == "moments") and work != "product"
+            usual = (d == 9 and (k == 16 or profile in (0, 2))) or (k == 16 and profile == 2)
+            if useless or (fixed and profile == 1) or (work == "block" and k > 1) or not usual:
+                continue
+            count = min(k, 32) if dtype == "float64" else k
+            shape = shape_for(work, DTYPES[dtype], profile, d, count, fixed=fixed)
+            yield (names[profile], 1100, d, count, dtype, "triton fixed" if fixed else "triton"), shape
+
+
+def check(rows: Rows) -> None:
+    """Compare every kind of kernel with float64."""
+    from kernelcg.backends.triton.shapes import TOLERANCE, trial_error
+
+    reason = backends.available()["triton"]
+    print("triton:", reason.usable, reason.reason, flush=True)
+
+    def found(shape: object) -> dict[str, object]:
+        began = time.perf_counter()
+        error = trial_error(shape, torch.device("cuda", torch.cuda.current_device()))
+        remark = "" if error <= TOLERANCE[shape.dtype] else "WRONG"
+        return {"seconds": f"{time.perf_counter() - began:.3g}", "relative_error": f"{error:.2g}", "remark": remark}
+
+    for case, shape in shapes():
+        rows.add(f"check {shape.work}", case, lambda shape=shape: found(shape))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", choices=["check", "products", "fits", []], default=[])
+    parser.add_argument("--date", default=datetime.datetime.now(datetime.UTC).date().isoformat())
+    parser.add_argument("--largest", type=int, default=10**9, help="leave out cases with more rows than this")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("there is no GPU that torch can use")
+    rows, what = Rows(options.date), options.what or ["check", "products", "fits"]
+    if "check" in what:
+        check(rows)
+    timed = [("product", PRODUCTS, product), ("gradient", GRADIENTS, gradient), ("block", BLOCKS, block)]
+    works = (timed if "products" in what else []) + ([("fit", FITS, fit)] if "fits" in what else [])
+    for name, cases, measure in works:
+        for case in cases:
+            if case[1] <= options.largest:
+                rows.add(name, case, lambda measure=measure, case=case: measure(case))
+    print(f"wrote {rows.path}")
+
+
+if __name__ == "__main__":
+    main()
