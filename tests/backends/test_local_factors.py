@@ -22,6 +22,8 @@ from strategies import CONTRACT, KERNELS, normal, points, seeds
 from test_user_kernels import OWN
 from torch import Tensor
 
+from kernelcg.backends import Tiles
+from kernelcg.backends.neighbourhoods import summed_squares
 from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.kernels import RBF, Kernel, Matern, squared_distances
 
@@ -337,3 +339,22 @@ def test_a_lengthscale_that_does_not_fit_the_data_is_named(backend_within):
     X, neighbours, D = normal(5, 3), any_neighbours(5, 2), torch.ones(5, dtype=torch.float64)
     with pytest.raises(ValueError, match="lengthscale has 2 entries but X has 3 features"):
         local_factors_of(backend_within(), RBF([1.0, 2.0]), X, neighbours, None, None, D)
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e-8, 1e8])
+def test_distances_within_neighbourhoods_feature_by_feature(spread):
+    """What a GPU does in place of cdist: exact between equal points, without cancellation between close ones."""
+    points = 1e3 + spread * normal(6 * 9, 4, 1).reshape(6, 9, 4)
+    points[:, 3] = points[:, 5]
+    found = summed_squares(points)
+    for one, P in zip(found, points, strict=True):
+        np.testing.assert_allclose(one, scaled_squares(array(P), array(P), 1.0), rtol=1e-14)
+    assert not found[:, 3, 5].any()
+
+
+def test_local_factors_with_the_distances_of_a_gpu(monkeypatch):
+    monkeypatch.setattr("kernelcg.backends.neighbourhoods._batched_squares", summed_squares)
+    kernel, X = KERNELS["matern32 ard"](3), normal(40, 3, 1)
+    arguments = (any_neighbours(40, 6), None, None, between(0.1, 1.0, 40, 2))
+    found = local_factors_of(Tiles(), kernel, X, *arguments)
+    assert local_factors_error(found, kernel, X, *arguments) < TOLERANCE["float64"]

@@ -41,13 +41,29 @@ def kernel_blocks(kernel: Kernel, points: Tensor) -> Tensor:
     if isinstance(kernel, Stationary) and type(kernel).covariance is Stationary.covariance:
         per_feature(kernel.lengthscale, points.shape[2], "lengthscale")
         scaled = points / kernel.lengthscale
-        squares = torch.cdist(scaled, scaled, compute_mode="donot_use_mm_for_euclid_dist").square()
-        squares = squares.clamp(max=LARGEST[squares.dtype])
+        squares = _batched_squares(scaled).clamp_(max=LARGEST[scaled.dtype])
         return (kernel.variance * kernel.profile(squares.flatten(0, 1))).view_as(squares)
     try:
         return torch.func.vmap(kernel.covariance)(points, points)
     except Exception:  # whatever vmap could not do: the formula itself works, or says what is wrong with it
         return torch.stack([kernel.covariance(P, P) for P in points])
+
+
+def _batched_squares(points: Tensor) -> Tensor:
+    """Return (c, s, s) squared distances within each set of a (c, s, d) batch, by differences."""
+    if points.device.type == "cpu":
+        return torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist").square()
+    return summed_squares(points)  # there cdist takes one thread for a distance
+
+
+def summed_squares(points: Tensor) -> Tensor:
+    """Return the same feature by feature: two passes over the result for each."""
+    total = points.new_zeros(*points.shape[:2], points.shape[1])
+    difference = torch.empty_like(total)
+    for x in points.unbind(2):
+        torch.sub(x[:, :, None], x[:, None, :], out=difference)
+        total.addcmul_(difference, difference)
+    return total
 
 
 def local_rows(R: Tensor, D: Tensor) -> Tensor:

@@ -17,8 +17,8 @@ GROWTH = 1.5
 TREE_DIMENSIONS = 15
 """Above so many coordinates a k-d tree visits most leaves, and a pass over all pairs is faster."""
 
-TILE = 2**21
-"""Distances held at once in a pass over all pairs, at most."""
+TILE, DEVICE_TILE = 2**21, 2**27
+"""Distances held at once in a pass over all pairs, at most: what a CPU's cache likes, what keeps a GPU busy."""
 
 BYTES_PER_DISTANCE = 32
 """Memory of each, temporaries included."""
@@ -37,20 +37,21 @@ def earlier_neighbours(points: Tensor, order: Tensor, count: int, budget: int = 
     order : (n,) the row numbers from first to last
     budget : bytes that a pass over all pairs may use
     """
-    n, tile = len(points), min(TILE, budget // BYTES_PER_DISTANCE)
+    on_cpu = points.device.type == "cpu"
+    n, tile = len(points), min(TILE if on_cpu else DEVICE_TILE, budget // BYTES_PER_DISTANCE)
     count = min(count, max(n - 1, 0))
-    result = torch.full((n, count), -1, dtype=torch.int64)
+    result = torch.full((n, count), -1, dtype=torch.int64, device=points.device)
     if count:
         centred = points - points.mean(0)  # passes over all pairs square the coordinates: large ones cost digits
         ordered = centred[order.to(points.device)] if points.shape[1] else points.new_zeros(n, 1)
-        look_up = _by_tree if points.device.type == "cpu" and _tree_pays(ordered) else _by_pairs
+        look_up = _by_tree if on_cpu and _tree_pays(ordered) else _by_pairs
         ranks = torch.cat(
             [_by_pairs(ordered, 0, min(FIRST_LEVEL, n), count, tile)]
             + [look_up(ordered, start, stop, count, tile) for start, stop in pairwise(_levels(n))]
         )
-        numbers = torch.cat([order.cpu(), torch.tensor([-1])])
-        result[order.cpu()] = numbers[ranks]
-    return result.to(points.device)
+        order = order.to(points.device)
+        result[order] = torch.cat([order, order.new_tensor([-1])])[ranks]
+    return result
 
 
 def _levels(n: int) -> list[int]:
@@ -88,8 +89,9 @@ def _by_pairs(points: Tensor, start: int, stop: int, count: int, tile: int, some
     pieces = []
     for rows in ranks.split(max(tile // stop, 1)):
         distances = torch.cdist(points[rows], points[:stop])
-        distances[torch.arange(stop, device=points.device)[None, :] >= rows[:, None]] = torch.inf
+        later = torch.arange(start, stop, device=points.device)[None, :] >= rows[:, None]
+        distances[:, start:].masked_fill_(later, torch.inf)
         distance, nearest = distances.topk(min(count, stop), largest=False)
         nearest[distance == torch.inf] = -1
         pieces.append(torch.nn.functional.pad(nearest, (0, count - nearest.shape[1]), value=-1))
-    return torch.cat(pieces).cpu()
+    return torch.cat(pieces)

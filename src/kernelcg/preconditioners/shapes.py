@@ -10,6 +10,7 @@ from torch import Generator, Tensor
 
 from kernelcg.operators import LinearOperator, Tally
 from kernelcg.preconditioners.csr_tensor import csr_tensor
+from kernelcg.preconditioners.triangular_levels import Triangle
 from kernelcg.randomness import normal
 from kernelcg.solvers import Stopping, solve
 
@@ -162,18 +163,14 @@ class SparseInverse(Factored):
     columns : (n, q + 1) column numbers of each row, the last one the row itself, −1 where there is none
     values : (n, q + 1) entries, 0 where there is none
     order : (n,) the points from first to last; row i has entries only at points that come before it
+    by_torch : whether torch does all of it, where the data are; None means that SciPy helps for data on the CPU
     """
 
-    def __init__(self, columns: Tensor, values: Tensor, order: Tensor):
-        n = len(columns)
+    def __init__(self, columns: Tensor, values: Tensor, order: Tensor, by_torch: bool | None = None):
         self.pivots, self.order = values[:, -1].clone(), order
-        present = (columns >= 0).cpu().numpy()
-        pointers = np.concatenate([[0], np.cumsum(present.sum(1))])
-        entries = values.cpu().numpy()[present], columns.cpu().numpy()[present], pointers
-        self.sparse = csr_matrix(entries, shape=(n, n))
-        self.sparse.sort_indices()
-        self.G = _torch_csr(self.sparse, values.device)
-        self.GT = _torch_csr(self.sparse.T.tocsr(), values.device)
+        by_torch = values.device.type != "cpu" if by_torch is None else by_torch
+        self.G, self.GT = (sparse_and_transpose if by_torch else _sparse_by_scipy)(columns, values)
+        self.triangle = Triangle.of(columns[:, :-1], values) if by_torch else None
 
     def __len__(self) -> int:
         return len(self.order)
@@ -185,17 +182,24 @@ class SparseInverse(Factored):
         return self.GT @ R
 
     def color(self, Z: Tensor) -> Tensor:
-        order = self.order.cpu().numpy()
-        triangle = self.sparse[order][:, order].tocsr()
+        if self.triangle is not None:
+            return self.triangle.solve(Z)
+        order = self.order.numpy()
+        triangle = _scipy_csr(self.G)[order][:, order].tocsr()
         R = np.empty(Z.shape)
-        R[order] = spsolve_triangular(triangle, Z.cpu().numpy()[order], lower=True)
+        R[order] = spsolve_triangular(triangle, Z.numpy()[order], lower=True)
         return torch.from_numpy(R).to(Z)
 
     def log_determinant(self) -> Tensor:
         return -2 * self.pivots.log().sum()
 
     def inverse_diagonal(self) -> Tensor:
-        return torch.from_numpy(np.asarray(self.sparse.multiply(self.sparse).sum(0))[0]).to(self.pivots)
+        if self.triangle is not None:
+            GT = self.GT
+            squares = csr_tensor(GT.crow_indices(), GT.col_indices(), GT.values().square(), (len(self), len(self)))
+            return squares @ torch.ones_like(self.pivots)
+        sparse = _scipy_csr(self.G)
+        return torch.from_numpy(np.asarray(sparse.multiply(sparse).sum(0))[0]).to(self.pivots)
 
     @property
     def device(self) -> torch.device:
@@ -203,14 +207,44 @@ class SparseInverse(Factored):
 
     @property
     def numbers(self) -> int:
-        return 2 * self.sparse.nnz + len(self.pivots)
+        of_triangle = 0 if self.triangle is None else 2 * self.triangle.values.numel()
+        return 2 * self.G.values().numel() + len(self.pivots) + of_triangle
 
 
-def _torch_csr(matrix: csr_matrix, device: torch.device) -> Tensor:
-    """Return the matrix as a torch tensor, whose products run on all cores and on GPUs."""
+def _sparse_by_scipy(columns: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the matrix with these entries and its transpose, as `sparse_and_transpose` does, for data on the CPU."""
+    present = (columns >= 0).numpy()
+    pointers = np.concatenate([[0], np.cumsum(present.sum(1))])
+    entries = values.numpy()[present], columns.numpy()[present], pointers
+    sparse = csr_matrix(entries, shape=(len(columns), len(columns)))
+    sparse.sort_indices()
+    return _torch_csr(sparse), _torch_csr(sparse.T.tocsr())
+
+
+def sparse_and_transpose(columns: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the (n, n) matrix with these entries in each row, and its transpose, both row by row; −1 is no column."""
+    n = len(columns)
+    row = torch.arange(n, device=columns.device)[:, None].expand_as(columns)
+    present = columns >= 0
+    row, column, entries = row[present], columns[present], values[present]
+    made = []
+    for first, second in ((row, column), (column, row)):
+        order = (first * n + second).argsort()
+        starts = torch.nn.functional.pad(torch.bincount(first, minlength=n).cumsum(0), (1, 0))
+        made.append(csr_tensor(starts, second[order], entries[order], (n, n)))
+    return made[0], made[1]
+
+
+def _torch_csr(matrix: csr_matrix) -> Tensor:
+    """Return the matrix as a torch tensor, whose products run on all cores."""
     pointers, indices = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
-    values = torch.from_numpy(matrix.data).to(device)
-    return csr_tensor(pointers.to(device), indices.to(device), values, matrix.shape)
+    return csr_tensor(pointers, indices, torch.from_numpy(matrix.data), matrix.shape)
+
+
+def _scipy_csr(matrix: Tensor) -> csr_matrix:
+    """Return a sparse tensor on the CPU as SciPy has it, without a copy of its entries."""
+    parts = (matrix.values().numpy(), matrix.col_indices().numpy(), matrix.crow_indices().numpy())
+    return csr_matrix(parts, shape=tuple(matrix.shape))
 
 
 class LowRankPlus:
