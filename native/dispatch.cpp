@@ -55,6 +55,15 @@ std::vector<Level> find_levels() {
 
 }  // namespace
 
+bool counts_bits_of_words() {
+#if defined(__x86_64__)
+    static const bool found = this_processor().avx512_popcount;
+    return found;
+#else
+    return false;
+#endif
+}
+
 const std::vector<Level>& levels() {
     static const std::vector<Level> found = find_levels();
     return found;

@@ -6,8 +6,13 @@
 
 namespace kernelcg {
 
-enum class Profile : int { rbf = 0, matern12 = 1, matern32 = 2, matern52 = 3 };
-constexpr int kProfileCount = 4;
+// The radial ones, of |x - y|^2, come first; of tanimoto there are products and blocks only (see bits.hpp).
+enum class Profile : int { rbf = 0, matern12 = 1, matern32 = 2, matern52 = 3, tanimoto = 4 };
+constexpr int kRadialProfiles = 4;
+constexpr int kProfileCount = 5;
+
+// Whether the processor has AVX-512's instructions that count the bits of every word of a vector.
+bool counts_bits_of_words();
 
 // Row-major contiguous matrix owned by the caller.
 template <class T>
@@ -112,6 +117,8 @@ struct Operations {
     int64_t (*product_workspace_bytes)(const ProblemSize&);
     int64_t (*gradient_workspace_bytes)(const ProblemSize&);
     int64_t (*panels_bytes)(int64_t rows, int64_t columns);
+    // target = source in panels.
+    void (*pack)(const MatrixView<T>& source, T* target, int threads);
     // target, in the panels of T = source with column c multiplied by factors[c], rounded to T.
     void (*scale)(const PackedMatrix<double>& source, const double* factors, T* target, int threads);
     double (*fma_rate)(int threads);
@@ -121,8 +128,6 @@ struct Operations {
 struct Variant {
     Operations<float> single_precision;
     Operations<double> double_precision;
-    // target = source in panels.
-    void (*pack)(const MatrixView<double>& source, double* target, int threads);
     void (*local_factors)(const LocalFactorsArguments&);
     int64_t (*local_factors_workspace_bytes)(const LocalSize&);
 };

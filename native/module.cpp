@@ -45,9 +45,9 @@ void require_equal(int64_t found, int64_t expected, const std::string& what) {
                                     ".");
 }
 
-Profile checked_profile(int profile) {
-    if (profile < 0 || profile >= kProfileCount)
-        throw std::invalid_argument("profile must be from 0 to " + std::to_string(kProfileCount - 1) + ", not " +
+Profile checked_profile(int profile, int count = kProfileCount) {
+    if (profile < 0 || profile >= count)
+        throw std::invalid_argument("profile must be from 0 to " + std::to_string(count - 1) + ", not " +
                                     std::to_string(profile) + ".");
     return Profile(profile);
 }
@@ -57,8 +57,9 @@ int checked_threads(int threads) {
     return threads;
 }
 
-void construct_panels(PackedPoints* panels, Matrix<const double> X, int threads, int level) {
-    const MatrixView<double> points = view(X);
+template <class T>
+void construct_panels(PackedPoints* panels, Matrix<const T> X, int threads, int level) {
+    const MatrixView<T> points = view(X);
     checked_threads(threads);
     nb::gil_scoped_release release;
     new (panels) PackedPoints(points, threads, level);
@@ -143,7 +144,7 @@ void gradient(const PackedPoints& A, const PackedPoints* B, Matrix<const T> L, M
                                             out.data(),
                                             !B,
                                             per_dimension,
-                                            checked_profile(profile),
+                                            checked_profile(profile, kRadialProfiles),
                                             checked_threads(threads)};
     if (weights.data) {
         require_equal(weights.rows, B ? -1 : arguments.x.rows, "The number of rows of C (B must be None)");
@@ -175,7 +176,7 @@ void local_factors(Matrix<const double> X, Matrix<const int64_t> neighbours, Mat
     const Variant& variant = variant_at(level);
     const LocalFactorsArguments arguments = {
         view(X),  view(neighbours),         view(F), scale.data(), diagonal.data(), out.data(),
-        variance, checked_profile(profile), checked_threads(threads)};
+        variance, checked_profile(profile, kRadialProfiles), checked_threads(threads)};
     require_equal(arguments.neighbours.rows, arguments.x.rows, "The number of rows of neighbours");
     require_equal(arguments.factor.rows, arguments.x.rows, "The number of rows of F");
     require_equal(int64_t(scale.shape(0)), arguments.x.rows, "The length of scale");
@@ -265,8 +266,9 @@ void define_operations(nb::module_& module) {
 void define_panels(nb::module_& module) {
     using nb::literals::operator""_a;
     nb::class_<PackedPoints>(module, "Panels", "Points packed for products and gradients at one level; immutable.")
-        .def("__init__", &construct_panels, exact("X"), "threads"_a, "level"_a,
-             "Pack the rows of a float64 matrix; `scaled` uses as many threads.")
+        .def("__init__", &construct_panels<double>, exact("X"), "threads"_a, "level"_a,
+             "Pack the rows of a matrix; `scaled`, for float64 only, uses as many threads.")
+        .def("__init__", &construct_panels<float>, exact("X"), "threads"_a, "level"_a)
         .def("scaled", &scaled_panels, exact("factors"), "single"_a,
              "Return Panels with feature r multiplied by factors[r] and then rounded to float32 (single) or not.")
         .def_prop_ro("rows", &PackedPoints::rows)

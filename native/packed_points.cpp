@@ -21,7 +21,12 @@ PackedPoints::PackedPoints(int64_t rows, int64_t features, bool single, int thre
 
 PackedPoints::PackedPoints(const MatrixView<double>& points, int threads, int level)
     : PackedPoints(points.rows, points.columns, false, threads, level) {
-    variant_at(level).pack(points, static_cast<double*>(memory_.get()), threads);
+    variant_at(level).double_precision.pack(points, static_cast<double*>(memory_.get()), threads);
+}
+
+PackedPoints::PackedPoints(const MatrixView<float>& points, int threads, int level)
+    : PackedPoints(points.rows, points.columns, true, threads, level) {
+    variant_at(level).single_precision.pack(points, static_cast<float*>(memory_.get()), threads);
 }
 
 PackedPoints PackedPoints::scaled(const double* factors, bool single) const {

@@ -12,8 +12,9 @@ namespace kernelcg {
 // Immutable. The layout depends on the instruction set, so packed points belong to one level.
 class PackedPoints {
 public:
-    // Packs the rows of a matrix in double precision.
+    // Packs the rows of a matrix as they are: numbers, or words of bits in the place of numbers (see bits.hpp).
     PackedPoints(const MatrixView<double>& points, int threads, int level);
+    PackedPoints(const MatrixView<float>& points, int threads, int level);
 
     // These points with feature r multiplied by factors[r]: in double precision, then rounded to the precision asked
     // for. Throws std::invalid_argument for points that have been rounded to single precision already.

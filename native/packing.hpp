@@ -82,8 +82,9 @@ KERNELCG_INLINE Panels<T, const T> packed(const PackedMatrix<T>& matrix) {
     return {matrix.data, matrix.rows, matrix.columns};
 }
 
-inline void pack_points(const MatrixView<double>& source, double* target, int threads) {
-    pack(source, Panels<double>(target, source.rows, source.columns), threads);
+template <class T>
+void pack_points(const MatrixView<T>& source, T* target, int threads) {
+    pack(source, Panels<T>(target, source.rows, source.columns), threads);
 }
 
 template <class T>

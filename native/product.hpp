@@ -157,12 +157,16 @@ private:
     }
 
     void process_strip(int64_t row, Range panels, bool on_diagonal, T* row_sums, int64_t first_chunk_panel) {
-        if (vectors() > 1) return process_buffered_strip(row, panels, on_diagonal, row_sums, first_chunk_panel);
-        if (on_diagonal) {  // half of this panel must be discarded, which needs the buffer
-            process_buffered_strip(row, {panels.begin, panels.begin + 1}, true, row_sums, first_chunk_panel);
-            ++panels.begin;
+        if constexpr (P == Profile::tanimoto) {
+            process_buffered_strip(row, panels, on_diagonal, row_sums, first_chunk_panel);
+        } else {
+            if (vectors() > 1) return process_buffered_strip(row, panels, on_diagonal, row_sums, first_chunk_panel);
+            if (on_diagonal) {  // half of this panel must be discarded, which needs the buffer
+                process_buffered_strip(row, {panels.begin, panels.begin + 1}, true, row_sums, first_chunk_panel);
+                ++panels.begin;
+            }
+            add_product_with_single_vector<P, T, ColumnSums>(describe_strip(row, panels, row_sums, first_chunk_panel));
         }
-        add_product_with_single_vector<P, T, ColumnSums>(describe_strip(row, panels, row_sums, first_chunk_panel));
     }
 
     void process_buffered_strip(int64_t row, Range panels, bool on_diagonal, T* row_sums, int64_t first_chunk_panel) {

@@ -2,6 +2,7 @@
 // first-level cache until the products with the vectors have used it.
 #pragma once
 
+#include "bits.hpp"
 #include "packing.hpp"
 #include "profiles.hpp"
 
@@ -42,13 +43,16 @@ KERNELCG_INLINE void squared_distances(const T* rows, const T* panel, int64_t fe
 // strip[i][c] = k(row i, column c) for Rows points (rows: Panels::point of the first) against `panels` panels.
 template <Profile P, class T, int Rows>
 __attribute__((noinline)) void fill_strip(const T* rows, const T* panel, int64_t features, int64_t panels, T* strip) {
-    for (int64_t p = 0; p < panels; ++p, panel += features * kPanel<T>, strip += kPanel<T>) {
-        Tile<T, Rows> tile;
-        squared_distances<T, Rows>(rows, panel, features, tile);
-        KERNELCG_UNROLL for (int i = 0; i < Rows; ++i)
-            KERNELCG_UNROLL for (int v = 0; v < kTileVectors; ++v)
-                store(strip + i * kStripColumns + v * kLanes<T>, kernel_value<P, T>(tile[i][v]));
-    }
+    if constexpr (P == Profile::tanimoto)
+        fill_tanimoto<T, Rows>(rows, panel, features, panels, kStripColumns, strip);
+    else
+        for (int64_t p = 0; p < panels; ++p, panel += features * kPanel<T>, strip += kPanel<T>) {
+            Tile<T, Rows> tile;
+            squared_distances<T, Rows>(rows, panel, features, tile);
+            KERNELCG_UNROLL for (int i = 0; i < Rows; ++i)
+                KERNELCG_UNROLL for (int v = 0; v < kTileVectors; ++v)
+                    store(strip + i * kStripColumns + v * kLanes<T>, kernel_value<P, T>(tile[i][v]));
+        }
 }
 
 // For a symmetric matrix each pair i < j is used once, in both directions. Of a buffer whose row r and column c are

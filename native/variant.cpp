@@ -12,13 +12,20 @@ namespace {
 
 // Turns the run-time profile into a template argument: calls Operation<profile>::run(arguments).
 template <template <Profile> class Operation, class Arguments>
-void for_profile(const Arguments& arguments) {
+void for_radial_profile(const Arguments& arguments) {
     switch (arguments.profile) {
         case Profile::rbf: return Operation<Profile::rbf>::run(arguments);
         case Profile::matern12: return Operation<Profile::matern12>::run(arguments);
         case Profile::matern32: return Operation<Profile::matern32>::run(arguments);
         case Profile::matern52: return Operation<Profile::matern52>::run(arguments);
+        case Profile::tanimoto: return;  // refused by the caller
     }
+}
+
+template <template <Profile> class Operation, class Arguments>
+void for_profile(const Arguments& arguments) {
+    if (arguments.profile == Profile::tanimoto) return Operation<Profile::tanimoto>::run(arguments);
+    for_radial_profile<Operation>(arguments);
 }
 
 template <Profile P>
@@ -54,11 +61,12 @@ template <class T>
 constexpr Operations<T> operations() {
     return {
         for_profile<RunProduct, ProductArguments<T>>,
-        for_profile<RunGradient, GradientArguments<T>>,
+        for_radial_profile<RunGradient, GradientArguments<T>>,
         for_profile<RunBlock, BlockArguments<T>>,
         product_workspace_bytes<T>,
         gradient_workspace_bytes<T>,
         panels_bytes<T>,
+        pack_points<T>,
         scale<T>,
         fma_rate<T>,
     };
@@ -67,8 +75,7 @@ constexpr Operations<T> operations() {
 constexpr Variant kVariant = {
     operations<float>(),
     operations<double>(),
-    pack_points,
-    for_profile<RunLocalFactors, LocalFactorsArguments>,
+    for_radial_profile<RunLocalFactors, LocalFactorsArguments>,
     local_factors_workspace_bytes,
 };
 

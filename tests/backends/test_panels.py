@@ -112,7 +112,9 @@ def test_misuse_is_refused_by_name():
     with pytest.raises(ValueError, match="level"):
         _native.Panels(X, 1, 99)
     with pytest.raises(TypeError):
-        _native.Panels(X.float(), 1, level)
+        _native.Panels(X.long(), 1, level)
+    with pytest.raises(ValueError, match="profile must be from 0 to 3, not 4"):  # sets have no lengthscale
+        _native.gradient(A, None, V, V, None, 1.0, torch.empty(2, dtype=torch.float64), False, 4, 1, level)
 
 
 @pytest.mark.skipif(len(USABLE) < 2, reason="this machine has one level only")

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kernelcg.backends.base import KernelMatrix, Points, Rows
 from kernelcg.backends.tiles import TilesMatrix
-from kernelcg.kernels import Constant, Kernel, Mapped, Product, Stationary, Sum
+from kernelcg.kernels import Constant, Kernel, Mapped, MinMax, Product, Stationary, Sum, Tanimoto
 
 
 def matrix_of(kernel: Kernel, points: Points) -> KernelMatrix:
@@ -159,7 +159,9 @@ class MultipleMatrix(InParts):
 
     def _ends_in_variance(self) -> bool:
         """Say whether the last entry of the part's gradient is the sum itself."""
-        return self._is_fused(self.part.kernel) and self.part.kernel.parameter_names()[-1] == "variance"
+        kernel = self.part.kernel
+        scaled = isinstance(kernel, Stationary | Tanimoto | MinMax) and kernel.parameter_names()[-1] == "variance"
+        return scaled and not isinstance(self.part, TilesMatrix)
 
     def _with_factor(self, inner: Tensor) -> Tensor:
         """Return the gradient from that of the part."""
@@ -172,11 +174,7 @@ class MultipleMatrix(InParts):
         while isinstance(part, MultipleMatrix):
             factor, part = factor * part.factor, part.part
         kernel = part.kernel
-        if not (isinstance(kernel, Stationary) and self._is_fused(kernel)):
+        if not (isinstance(kernel, Stationary) and self.backend.computes(kernel, self.X)):
             return self.whole._local_factors(neighbours, F, scale, diagonal)
         scaled = kernel._with(variance=factor * kernel.variance.detach())
         return self.backend.matrix(scaled, self.points)._local_factors(neighbours, F, scale, diagonal)
-
-    def _is_fused(self, kernel: Kernel) -> bool:
-        """Say whether the backend has code of its own for a kernel σ² k."""
-        return isinstance(kernel, Stationary) and self.backend.computes(kernel, self.X)

@@ -1,4 +1,4 @@
-"""Native backend: fused C++ for RBF and Matérn kernels on the CPU."""
+"""Native backend: fused C++ for RBF and Matérn kernels, and for similarities of sets, on the CPU."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,7 +11,8 @@ from torch import Tensor
 from kernelcg.backends.base import Backend, KernelMatrix, Points, Rows, rows_of
 from kernelcg.backends.memory import require_memory
 from kernelcg.backends.rounding import rounded_columns, rounded_pairs
-from kernelcg.kernels import RBF, Kernel, Matern
+from kernelcg.backends.sets import SETS, CodedSets, code_of, sets_matrix
+from kernelcg.kernels import RBF, Kernel, Matern, MinMax, Tanimoto
 from kernelcg.kernels.stationary import per_feature
 
 _native: Any
@@ -35,7 +36,8 @@ def levels() -> dict[str, str]:
 class Native(Backend):
     """C++ products and gradients by symmetric, cache-blocked, vectorised tiles of direct differences.
 
-    RBF and Matérn kernels are computed here, and with them their multiples and sums. ``threads`` None means as many as
+    RBF and Matérn kernels are computed here, `Tanimoto` of bits and `MinMax` of small counts by counting common bits,
+    and with them their multiples and sums. ``threads`` None means as many as
     torch uses; ``level`` names an instruction set (see `levels`), None means the best this machine has. The number of
     threads changes no bit of a result.
     """
@@ -50,7 +52,7 @@ class Native(Backend):
     @classmethod
     def description(cls) -> str:
         usable = ", ".join(name for name, state in levels().items() if state == "usable")
-        return f"compiled C++ for RBF and Matérn kernels on the CPU; instruction sets: {usable}"
+        return f"compiled C++ for RBF, Matérn and Tanimoto kernels on the CPU; instruction sets: {usable}"
 
     @classmethod
     def why_not(cls) -> str | None:
@@ -63,7 +65,7 @@ class Native(Backend):
         return 10 if device == "cpu" else None
 
     def computes(self, kernel: Kernel, X: Tensor) -> bool:
-        return X.device.type == "cpu" and _is_known(kernel)
+        return X.device.type == "cpu" and (_is_known(kernel) or type(kernel) in SETS)
 
     def place(self, X: Tensor, centre: Tensor | None = None) -> Points:
         """Return the data centred, and packed in the order in which the compiled code reads them."""
@@ -73,6 +75,8 @@ class Native(Backend):
         return PackedPoints(points.X, self, points.centre, points.centred, panels)
 
     def matrix(self, kernel: Kernel, points: Points) -> KernelMatrix:
+        if isinstance(points, PackedPoints) and isinstance(kernel, Tanimoto | MinMax):
+            return sets_matrix(kernel, points, points.sets if type(kernel) is Tanimoto else points.counts, self)
         if not isinstance(points, PackedPoints) or not _is_known(kernel):
             raise TypeError(f"the native backend does not compute {kernel!r} at these data")
         per_feature(kernel.lengthscale, points.X.shape[1], "lengthscale")
@@ -85,12 +89,54 @@ class Native(Backend):
         threads = self.threads or torch.get_num_threads()
         return threads, _native.best_level() if self.level is None else list(levels()).index(self.level)
 
+    # the compiled code, for points whose kernel is told by the number of its profile
+
+    def packed(self, rows: Tensor) -> Any:
+        """Return rows of numbers, or of words, in the order in which the compiled code reads them."""
+        return _native.Panels(rows.contiguous(), *self.how())
+
+    def multiply(self, A: Any, B: Any, V: Tensor, out: Tensor, profile: int) -> None:
+        """Write K(A, B) V into ``out``, (n, k) in float64; B = None is A."""
+        _native.product(A, B, V, out, profile, *self.how())
+
+    def entries(self, A: Tensor, B: Tensor, profile: int) -> Tensor:
+        """Return K(A, B) for rows that are not packed."""
+        result = A.new_empty(len(A), len(B))
+        _native.block(A.contiguous(), B.contiguous(), result, profile, *self.how())
+        return result
+
+    def workspace(self, n: int, m: int, d: int, k: int, itemsize: int, threads: int, symmetric: bool) -> int:
+        """Return the bytes that `multiply` allocates."""
+        return _native.workspace_bytes(n, m, d, k, itemsize, threads, symmetric)
+
+    def slices(self, needed: Callable[[int, int], int], k: int, budget: int, what: str) -> Iterator[slice]:
+        """Yield slices of k columns for which ``needed(columns, threads)`` bytes fit; raise at once if none does."""
+        size, own = max(k, 1), self.how()[0]
+        while size > 1 and needed(size, max(own, USUAL_THREADS)) > budget:
+            size = (size + 1) // 2
+        require_memory(needed(size, own), budget, what)
+        return (slice(start, min(start + size, k)) for start in range(0, k, size))
+
 
 @dataclass(frozen=True, eq=False)
 class PackedPoints(Points):
     """Points and their panels, in float64 and without a lengthscale: packed once, scaled for every kernel."""
 
     panels: Any
+
+    @cached_property
+    def sets(self) -> CodedSets | None:
+        """Return the rows as sets of the features that are 1, if all of them are 0 or 1."""
+        return self._coded(Tanimoto)
+
+    @cached_property
+    def counts(self) -> CodedSets | None:
+        """Return the rows as sets, if they are counts of moderate size."""
+        return self._coded(MinMax)
+
+    def _coded(self, kind: type[Kernel]) -> CodedSets | None:
+        code, native = code_of(kind, self.X.detach()), self.backend
+        return CodedSets(self.X, code, native) if code is not None and isinstance(native, Native) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +188,7 @@ class NativeMatrix(KernelMatrix):
         result = torch.empty(A.rows, V.shape[1], dtype=torch.float64)
         for some in chunks:
             out = torch.empty(A.rows, some.stop - some.start, dtype=torch.float64)
-            _native.product(A, B, columns[:, some].contiguous(), out, self.profile, *self.native.how())
+            self.native.multiply(A, B, columns[:, some].contiguous(), out, self.profile)
             result[:, some] = out
         return result.mul_(scale * self.variance).to(V.dtype)
 
@@ -200,9 +246,7 @@ class NativeMatrix(KernelMatrix):
         return self._entries(self._scaled(points, dtype), rows_of(self.scaled.to(dtype), columns))
 
     def _entries(self, A: Tensor, B: Tensor) -> Tensor:
-        result = A.new_empty(len(A), len(B))
-        _native.block(A.contiguous(), B.contiguous(), result, self.profile, *self.native.how())
-        return result.mul_(self.variance)
+        return self.native.entries(A, B, self.profile).mul_(self.variance)
 
     def _local_factors(self, neighbours: Tensor, F: Tensor | None, scale: Tensor | None, diagonal: Tensor) -> Tensor:
         (n, q), m, A = neighbours.shape, 0 if F is None else F.shape[1], self.scaled
@@ -241,18 +285,14 @@ class NativeMatrix(KernelMatrix):
         self, workspace: Callable[..., int], n: int, m: int, k: int, dtype: torch.dtype, *, symmetric: bool
     ) -> Iterator[slice]:
         """Yield slices of the k columns whose work space fits the budget; raise at once if not even one does."""
-        size, budget, d, own = max(k, 1), self.budget(), self.X.shape[1], self.native.how()[0]
-        kept = (n,) if symmetric else (n, m)
+        d, kept = self.X.shape[1], (n,) if symmetric else (n, m)
         packed = sum(_native.panels_bytes(rows, d, each) for rows in kept for each in (8, dtype.itemsize))
 
-        def needed(threads: int) -> int:
+        def needed(size: int, threads: int) -> int:
             work = workspace(n, m, d, size, dtype.itemsize, threads, symmetric)
             return self._copies(n, m, k) + packed + work
 
-        while size > 1 and needed(max(own, USUAL_THREADS)) > budget:
-            size = (size + 1) // 2
-        require_memory(needed(own), budget, f"work with a {n} x {m} kernel matrix")
-        return (slice(start, min(start + size, k)) for start in range(0, k, size))
+        return self.native.slices(needed, k, self.budget(), f"work with a {n} x {m} kernel matrix")
 
 
 def _workspace_both_ways(*sizes: int) -> int:
