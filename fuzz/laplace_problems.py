@@ -226,7 +226,7 @@ def judge_latent(outcome: Outcome, model: Any, case: Problem, exact: Truth, flag
     outcome.check("latent mean in sd", off, 0.05, flagged=flagged or bool(own))
     outcome.check("latent std", float(np.max(np.abs(std / size - 1))), 0.05, flagged=flagged or bool(own))
     points = model._points(case.X_new)
-    found = model._posterior().predict(points, covariance=True)
+    found = model._posterior().predict(points, covariance=True, bound=True)
     bound, error = found.mean_bound.numpy(), found.variance_error.numpy()
     worst = np.abs(mean - exact.mean).max(1) - bound - 4e-16 * np.abs(exact.mean).max(1)
     if not (worst <= 0).all() and not flagged:
@@ -249,7 +249,9 @@ def judge_probabilities(outcome: Outcome, model: Any, case: Problem, exact: Trut
         P = model.predict_proba(case.X_new)
     with outcome.watching("predict"):
         found = model.predict(case.X_new)
-    expected = np.array([probabilities(case.family, *pair) for pair in zip(exact.mean, exact.covariance, strict=True)])
+    a, b = model.calibration_.mean, model.calibration_.covariance
+    pairs = zip(a * exact.mean, b * exact.covariance, strict=True)
+    expected = np.array([probabilities(case.family, *pair) for pair in pairs])
     outcome.check("probability", float(np.abs(P - expected).max()), 0.02, flagged=flagged or bool(own))
     ordered = np.sort(expected, axis=1)
     clear = ordered[:, -1] - ordered[:, -2] > 0.05

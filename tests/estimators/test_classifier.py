@@ -34,8 +34,8 @@ def data(n=60, classes=2, seed=0, d=2):
 
 
 def fixed(kernel=None, **options):
-    """Return a classifier that keeps its hyperparameters."""
-    return GPClassifier(kernel or Matern([1.0, 1.5], 4.0), optimizer=None, **options)
+    """Return a classifier that keeps its hyperparameters, and Laplace's approximation as it is."""
+    return GPClassifier(kernel or Matern([1.0, 1.5], 4.0), optimizer=None, calibrated=False, **options)
 
 
 def told(work):
@@ -164,7 +164,7 @@ def test_the_same_as_scikit_learn(method):
     X, y = data(80)
     theirs = GaussianProcessClassifier(4.0 * sk.RBF(0.8), optimizer=None).fit(X, y)
     theirs_ = theirs.base_estimator_
-    ours = GPClassifier(4.0 * sk.RBF(0.8), likelihood="logit", optimizer=None, method=method, rtol=1e-10, probes=64)
+    ours = fixed(4.0 * sk.RBF(0.8), likelihood="logit", method=method, rtol=1e-10, probes=64)
     ours.fit(X, y)
     exact = theirs.log_marginal_likelihood_value_
     tolerance = 1e-6 * abs(exact) + 4 * ours.certificate_.standard_error
@@ -295,9 +295,9 @@ def test_predict_needs_covariances_only_where_means_are_close(monkeypatch):
     asked = []
     inner = GPClassifier._with_covariance
 
-    def watched(self, points, callback):
+    def watched(self, points, callback, **options):
         asked.append(len(points))
-        return inner(self, points, callback)
+        return inner(self, points, callback, **options)
 
     monkeypatch.setattr(GPClassifier, "_with_covariance", watched)
     model.predict(X)
@@ -485,3 +485,66 @@ def test_the_certificate_says_how_well_probabilities_are_known():
     model = fixed().fit(*data(40))
     assert str(model.certificate_).startswith("certified, within Laplace's approximation: probabilities to ")
     assert 0 < model.certificate_.probability_error < 1e-4
+
+
+# calibration
+
+
+def nearly_separable(n=160, classes=2, seed=0):
+    """Return data of which Laplace's probabilities are too cautious."""
+    source = np.random.default_rng(seed)
+    X = source.uniform(-2, 2, (n, 2))
+    return X, np.digitize(X[:, 0] + 0.5 * X[:, 1] ** 2, np.linspace(-1, 2, classes + 1)[1:-1])
+
+
+@pytest.mark.parametrize(("classes", "likelihood"), [(2, "probit"), (2, "logit"), (3, "softmax"), (3, "probit")])
+def test_calibrated_probabilities_are_better_and_decide_the_same(classes, likelihood):
+    X, y = nearly_separable(classes=classes)
+    new, truth = nearly_separable(300, classes, seed=1)
+    kernel = RBF([1.0, 1.0], 50.0)
+    plain = fixed(kernel, likelihood=likelihood).fit(X, y)
+    model = GPClassifier(kernel, optimizer=None, likelihood=likelihood).fit(X, y)
+    losses = [-np.log(each.predict_proba(new)[np.arange(300), truth]).mean() for each in (plain, model)]
+    assert losses[1] < 0.8 * losses[0]
+    assert np.mean(model.predict(new) != plain.predict(new)) < 0.01
+    np.testing.assert_array_equal(model.latent(new), plain.latent(new))
+    factors = model.calibration_ if isinstance(model.calibration_, tuple) else (model.calibration_,)
+    certificates = model.certificate_ if isinstance(model.certificate_, tuple) else (model.certificate_,)
+    for each, certificate in zip(factors, certificates, strict=True):
+        assert each.changes
+        assert each.rows == len(X)
+        assert str(each) in str(certificate)
+        assert certificate.probability_error < 1e-2
+
+
+@pytest.mark.parametrize("likelihood", ["probit", "logit", "softmax"])
+@pytest.mark.parametrize("covariance", [0.0, 0.25])
+def test_probabilities_average_with_the_factors(likelihood, covariance):
+    X, y = data(40)
+    model = fixed(likelihood=likelihood).fit(X, y)
+    new = data(9, seed=1)[0]
+    factors = replace(model.calibration_, mean=2.0, covariance=covariance)
+    model.calibration_ = factors
+    found = model.posterior_.predict(torch.from_numpy(new), covariance=True)
+    z = np.random.default_rng(0).standard_normal((400_000, 2))
+    for i, p in enumerate(model.predict_proba(new)[:, 1]):
+        mean, spread = 2 * found.mean[i].numpy(), covariance * found.covariance[i].numpy()
+        values, V = np.linalg.eigh(spread)
+        f = mean + (z[:, : len(mean)] * np.sqrt(np.maximum(values, 0))) @ V.T
+        link = {"probit": lambda f: ndtr(f[:, 0]), "logit": lambda f: expit(f[:, 0])}
+        exact = link.get(likelihood, lambda f: expit(f[:, 1] - f[:, 0]))(f).mean()
+        assert p == pytest.approx(exact, abs=5e-3)
+
+
+def test_without_covariances_none_are_computed(monkeypatch):
+    X, y = nearly_separable(classes=3)
+    model = fixed(RBF([1.0, 1.0], 50.0)).fit(X, y)
+    model.calibration_ = replace(model.calibration_, covariance=0.0)
+    monkeypatch.setattr(GPClassifier, "_with_covariance", lambda *_, **__: pytest.fail("covariances were computed"))
+    assert model.predict_proba(X).shape == (160, 3)
+    assert model.score(X, y) > 0.95
+
+
+def test_calibrated_is_a_yes_or_no():
+    with pytest.raises(TypeError, match="calibrated must be True or False, not 'sigmoid'"):
+        GPClassifier(calibrated="sigmoid").fit(*data())

@@ -53,6 +53,7 @@ def test_a_classifier_comes_back(classes, likelihood, method, path):
     model = GPClassifier(likelihood=likelihood, method=method, max_iter=2).fit(X, y)
     loaded = kept(model, path)
     same_records(model, loaded)
+    assert loaded.calibration_ == model.calibration_
     np.testing.assert_array_equal(loaded.latent(X), model.latent(X))
     np.testing.assert_allclose(
         loaded.predict_proba(X), model.predict_proba(X), atol=1e-12 if method == "direct" else 4e-3

@@ -22,6 +22,8 @@ def test_a_file_of_0_1_is_read(name):
     else:
         assert found.tolist() == then["predict"]
     if "predict_proba" in then:
+        factors = model.calibration_ if isinstance(model.calibration_, tuple) else (model.calibration_,)
+        assert not any(each.changes for each in factors), "they were not calibrated then"
         np.testing.assert_allclose(model.predict_proba(POINTS), np.array(then["predict_proba"]), rtol=2e-3, atol=1e-4)
     if "std" in then:
         np.testing.assert_allclose(model.predict(POINTS, return_std=True)[1], np.array(then["std"]), rtol=5e-3)

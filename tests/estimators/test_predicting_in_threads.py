@@ -22,7 +22,8 @@ KERNEL = Matern([1.0, 1.5], 4.0)
 
 def classified(classes, method):
     X, y = data(150, classes)
-    model = GPClassifier(KERNEL, optimizer=None, likelihood="softmax" if classes > 2 else "probit", method=method)
+    likelihood = "softmax" if classes > 2 else "probit"
+    model = GPClassifier(KERNEL, optimizer=None, likelihood=likelihood, method=method, calibrated=False)
     return model.fit(X, y)
 
 
@@ -116,7 +117,7 @@ def test_preparation_for_covariances_is_kept_and_changes_no_value():
 
 
 def test_a_prediction_tells_of_its_iterations_and_of_nobody_elses():
-    model = GPClassifier(KERNEL, optimizer=None, method="iterative", preconditioner=None)
+    model = GPClassifier(KERNEL, optimizer=None, method="iterative", preconditioner=None, calibrated=False)
     while_fitting, while_predicting = [], []
     model.fit(*data(150), callback=lambda event: while_fitting.append(event.kind) and None)
     before = len(while_fitting)

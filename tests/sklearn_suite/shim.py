@@ -157,6 +157,7 @@ class GaussianProcessClassifier(BaseEstimator):
             n_restarts=self.n_restarts_optimizer,
             n_jobs=self.n_jobs,
             priors=None,
+            calibrated=False,
         ).fit(X, y)
         learned = [theirs(self._first, one.kernel_.log_parameters().numpy()) for one in self._models()]
         self.kernel_ = learned[0] if len(learned) == 1 else sk.CompoundKernel(learned)

@@ -229,7 +229,7 @@ def task_on(data: Table, split: Split, kernel: Any, device: torch.device) -> Tas
     if data.task == "regression":
         problem = Regression(X, y[:, None], backend=backends.default(device=X.device.type).counting(len(X)))
         return RegressionTask(problem, first_process(kernel, None, problem.X, problem.Y))
-    own, white = converted(first_latent_kernel(X, len(data.classes)) if kernel is None else kernel)
+    own, white = converted(first_latent_kernel(X) if kernel is None else kernel)
     if white is not None:
         raise ValueError("the kernel has a WhiteKernel, but labels have no Gaussian noise; leave it out")
     return ClassificationTask.of(X, y, own, len(data.classes))

@@ -15,6 +15,7 @@ from kernelcg.estimators.laplace_estimator import Floats, LaplaceEstimator
 from kernelcg.estimators.session import predicting, tell_of_all
 from kernelcg.estimators.settings import LOG_DENSITY, generator_from, mean_log_density, require_scoring
 from kernelcg.events import Listener
+from kernelcg.inference.laplace.calibration import LINK_VARIANCE, probability_errors, scaled
 from kernelcg.inference.laplace.posterior import LaplacePosterior, LatentPrediction
 from kernelcg.likelihoods import Softmax
 from kernelcg.randomness import child, seeded
@@ -30,15 +31,15 @@ class ClassAnswers(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
 
     classes_: NDArray[Any]
     class_weight_: Floats
+    calibration_: Any  # a Calibration, or one for each class against the rest
     estimators_: tuple[Any, ...]
 
     def predict(self, X: Any, *, callback: Listener | None = None) -> NDArray[Any]:
         """Return labels: the most probable of two; of more, that of the largest latent mean where it leads by ½.
 
         Two classes need the latent mean alone. Of more, points without a clear lead are decided by their probabilities,
-        which cost C solves a point. With latent variances far above the default's limit the averaged probabilities
-        may favour another class than the largest mean. With a ``class_weight`` probabilities decide everywhere. The
-        callback is as in `GPRegressor.predict`.
+        unless these average over the mean alone (see `calibration_`), whose largest decides. With a ``class_weight``
+        probabilities decide everywhere. The callback is as in `GPRegressor.predict`.
         """
         if self._is_one_against_the_rest() or self._is_weighted():
             return self.classes_[self.predict_proba(X, callback=callback).argmax(axis=1)]
@@ -48,7 +49,8 @@ class ClassAnswers(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         if mean.shape[1] == 1:
             return self.classes_[(mean[:, 0] > 0).long().cpu().numpy()]
         best = mean.topk(2, dim=1)
-        winners, open_ = best.indices[:, 0].clone(), best.values.diff(dim=1)[:, 0] > -CLEAR
+        winners, lead = best.indices[:, 0].clone(), -best.values.diff(dim=1)[:, 0]
+        open_ = (self.calibration_.mean * lead < CLEAR) & (self.calibration_.covariance > 0)
         if bool(open_.any()):
             winners[open_] = self._softmax_probabilities(points[open_], heard).argmax(1)
         return self.classes_[winners.cpu().numpy()]
@@ -56,8 +58,10 @@ class ClassAnswers(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
     def predict_proba(self, X: Any, *, callback: Listener | None = None) -> Floats:
         """Return (t, C) probabilities of the classes, in the order of `classes_`, averaged over the latent values.
 
-        The average is exact for the probit, to 1e-6 for the logit, with standard errors below 1e-3 for the softmax. In
-        the iterative method the latent variances under it are certified to 0.1 %, those of the softmax to 1 %.
+        The average is over the latent Gaussian with the factors of `calibration_`: exact for the probit, to 1e-6 for
+        the logit, with standard errors below 1e-3 for the softmax. In the iterative method the latent variances under
+        it are known to an estimated 0.1 %, those of the softmax to 1 %, beside the variance of the link function itself
+        divided by the factor. No covariances are computed where that is 0.
         With a ``class_weight`` the probability of class c is proportional to its weight times that average. The
         callback is as in `GPRegressor.predict`.
         """
@@ -132,13 +136,14 @@ class ClassAnswers(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         """Return (t, n_samples) joint draws of labels at the rows of X, or of the latent functions.
 
         The latent functions are drawn from Laplace's Gaussian, (t, n_samples) of one or (t, C, n_samples) of several;
-        a label is drawn given their values, without class weights.
+        a label is drawn given their values with the factors of `calibration_`, without class weights.
         """
         check_is_fitted(self)
         generator = child(generator_from(random_state), "samples")
         F = self._latent_draws(X, n_samples, child(generator, "latent"))
         if latent:
             return (F[:, 0] if F.shape[1] == 1 else F).cpu().numpy()
+        F = self._with_factors(X, F)
         if isinstance(self.likelihood_, Softmax):
             P = self.likelihood_.probabilities(F)
         else:
@@ -154,6 +159,15 @@ class ClassAnswers(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         X = checked_points(self, X)
         each = enumerate(self.estimators_)
         return torch.cat([one._latent_draws(X, n_samples, child(generator, f"class {c}")) for c, one in each], 1)
+
+    def _with_factors(self, X: Any, F: Tensor) -> Tensor:
+        """Return draws (t, C, s) of the latent functions as such from N(aμ, bΣ), with the factors of `calibration_`."""
+        if self._is_one_against_the_rest():
+            X = checked_points(self, X)
+            return torch.cat([one._with_factors(X, F[:, c : c + 1]) for c, one in enumerate(self.estimators_)], 1)
+        a, b = self.calibration_.mean, self.calibration_.covariance
+        mean = self.posterior_.mean(self._points(X))[:, :, None]
+        return a * mean + b**0.5 * (F - mean)
 
     def _training_inputs(self) -> Floats:
         source = self.estimators_[0] if self._is_one_against_the_rest() else self
@@ -177,18 +191,29 @@ class ClassAnswers(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
     def _is_weighted(self) -> bool:
         return bool((self.class_weight_ != self.class_weight_[0]).any())
 
+    def _averaged_over(self, points: Tensor, callback: Listener | None) -> LatentPrediction:
+        """Return the latent values that probabilities average over, with the factors of `calibration_`."""
+        b = self.calibration_.covariance
+        if b == 0:
+            found = scaled(self.posterior_.predict(points), self.calibration_)
+            tell_of_all(callback, points)
+        else:
+            found = scaled(self._with_covariance(points, callback, beside=LINK_VARIANCE / b), self.calibration_)
+        self._warn_of_prediction(found, probability_errors(found), PROBABILITY)
+        return found
+
     def _two_probabilities(self, points: Tensor, callback: Listener | None) -> Tensor:
         """Return (t, 2) probabilities of one latent function; small ones keep their digits."""
-        found = self._with_covariance(points, callback)
-        self._warn_of_prediction(found, _probability_errors(found), PROBABILITY)
+        found = self._averaged_over(points, callback)
         mean = found.mean[:, 0]
         rarer, _ = self.likelihood_.predict(-mean.abs(), found.variances[:, 0])
         first = torch.where(mean > 0, rarer, 1 - rarer)
         return torch.stack([first, torch.where(mean > 0, 1 - rarer, rarer)], 1)
 
     def _softmax_probabilities(self, points: Tensor, callback: Listener | None) -> Tensor:
-        found = self._with_covariance(points, callback)
-        self._warn_of_prediction(found, _probability_errors(found), PROBABILITY)
+        found = self._averaged_over(points, callback)
+        if self.calibration_.covariance == 0:
+            return self.likelihood_.probabilities(found.mean)
         values, vectors = torch.linalg.eigh(found.covariance)
         root = vectors * values.clamp_min(0).sqrt()[:, None, :]
         generator = child(seeded(self.posterior_.numerics.seed), "probabilities")
@@ -201,14 +226,3 @@ class ClassAnswers(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
 
     def _one_or_many(self, values: Tensor) -> Floats:
         return values[:, 0].cpu().numpy() if values.shape[1] == 1 else values.cpu().numpy()
-
-
-def _probability_errors(found: LatentPrediction) -> Tensor:
-    """Return (t,) how far probabilities may be off because the latent means and variances are.
-
-    E of a function between 0 and 1 changes by no more than the Gaussians do in total variation, and by no more than
-    half of what the latent values do.
-    """
-    C, size = found.mean.shape[1], found.least_variance.clamp_min(1.0)
-    of_two = found.solve_error * (min(C, 2) / C)  # it sums over the classes, of which a probability feels two or so
-    return 0.5 * found.mean_bound / size.sqrt() + 0.25 * (of_two / size + C * found.relative_error)

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -205,6 +206,7 @@ class LaplaceEstimator(ProcessEstimator):
             self.certificate_ = laplace_certificate(self.posterior_, tolerance=self.rtol)
         except NO_FACTOR as error:
             raise ValueError(_too_large_for_float64(self.learning_.gp.kernel, problem.X)) from error
+        self._calibrate(session.onlooker)
         self.plan_ = session.outcome(plan, done, self.learning_)
         self.report_ = self.posterior_.spent.report
         self.n_iter_ = max(len(self.learning_.steps), 1)
@@ -223,6 +225,10 @@ class LaplaceEstimator(ProcessEstimator):
         self.learning_ = replace(self.learning_, gp=gp, plan=None)
         self._condition(problem, plan, session, torch.cat([old.mode.f, old.mean(more.X).reshape(-1, 1)]))
         return self._problems(None)
+
+    @abstractmethod
+    def _calibrate(self, callback: Listener | None) -> None:
+        """Choose what predictive averages need beside the posterior."""
 
     def _name_results(self) -> None:
         """Make attributes of what users look for first."""
@@ -320,8 +326,11 @@ class LaplaceEstimator(ProcessEstimator):
         self.posterior_ = posterior
         return posterior
 
-    def _with_covariance(self, points: Tensor, callback: Listener | None = None) -> LatentPrediction:
-        return self._posterior().predict(points, covariance=True, callback=callback)
+    def _with_covariance(
+        self, points: Tensor, callback: Listener | None = None, *, beside: float = 0.0
+    ) -> LatentPrediction:
+        """Return the latent values, with variances to the tolerance relative to themselves plus ``beside``."""
+        return self._posterior().predict(points, covariance=True, beside=beside, callback=callback)
 
     def _warn_of_prediction(self, found: LatentPrediction, off: Tensor, what: str) -> None:
         """Warn once if a solve missed its tolerance, or if an answer may be ``off`` (t,) by too much, in its unit."""

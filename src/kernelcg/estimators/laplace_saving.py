@@ -1,5 +1,6 @@
 """Fitted estimators with other likelihoods than Gaussian noise as headers and tensors of model files."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,6 +26,7 @@ from kernelcg.estimators.settings import chosen_backend, chosen_precision
 from kernelcg.inference.bounds.laplace_certificate import LaplaceCertificate
 from kernelcg.inference.gaussian.drift import Drift
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
+from kernelcg.inference.laplace.calibration import Calibration
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.inference.laplace.mode import Mode
 from kernelcg.inference.laplace.mode_error import ModeError
@@ -123,6 +125,7 @@ def _machine(
         "plan": packed(machine.plan_),
         "learning": packed(machine.learning_, leave_out=("gp", "plan")),
         "certificate": packed(machine.certificate_),
+        **({"calibration": packed(machine.calibration_)} if isinstance(machine, GPClassifier) else {}),
         "report": None if report is None else packed(report, tensors, f"{prefix}.report"),
         "data": packed(
             problem, tensors, f"{prefix}.data", leave_out=("X", "backend", "precision", "pricing", "stored")
@@ -147,6 +150,8 @@ def _restore(
     machine.plan_ = unpacked_plan(header["plan"], machine.random_state)
     machine.learning_ = unpacked(Learned, header["learning"], gp=gp)
     machine.certificate_ = unpacked(LaplaceCertificate, header["certificate"])
+    if isinstance(machine, GPClassifier):
+        machine.calibration_ = _calibration(header.get("calibration", {}))
     stored = header["report"]
     machine.report_ = None if stored is None else unpacked(SolveReport, stored, tensors, f"{prefix}.report")
     if machine.report_ is not None:
@@ -154,6 +159,14 @@ def _restore(
     machine.posterior_ = _posterior(machine, gp, header, tensors, prefix)
     machine.n_iter_ = max(len(machine.learning_.steps), 1)
     machine._name_results()
+
+
+def _calibration(header: Mapping[str, Any]) -> Calibration:
+    """Return the factors of a file; files of version 0.1 have none, which are factors of 1."""
+    found = unpacked(Calibration, header)
+    if not (0 < found.mean < math.inf and 0 <= found.covariance < math.inf):
+        raise ValueError("the factors of its calibration are not positive numbers")
+    return found
 
 
 def _posterior(

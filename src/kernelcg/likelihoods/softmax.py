@@ -19,6 +19,8 @@ SCRAMBLINGS = 16
 FIRST_POINTS, MOST_POINTS = 32, 2**17
 """Of one scrambled sequence. Even plain Monte Carlo would reach the standard error with the most."""
 NUMBERS_AT_ONCE = 500_000
+POINTS_OF_LOGARITHMS = 128
+"""Points of `log_averages`."""
 HALF_A_CELL = 2.0**-31
 """The sequences have 30 bits; a point is moved to the centre of its cell, away from 0."""
 
@@ -86,6 +88,23 @@ class Softmax(Parametric):
         rows = max(1, NUMBERS_AT_ONCE // (mean.shape[1] * max(SCRAMBLINGS, root.shape[2])))
         parts = [_expected_softmax(m, R, seeds) for m, R in zip(mean.split(rows), root.split(rows), strict=True)]
         return torch.cat([value for value, _ in parts]), torch.cat([error for _, error in parts])
+
+    def log_averages(self, mean: Tensor, root: Tensor) -> Tensor:
+        """Return log E π (n, C) for f_i ~ N(mean_i, root_i root_iᵀ), root (n, C, r), from few points.
+
+        All rows have the same points. Less exact than `predictive_probabilities`, but smooth in mean and root, and
+        exact where the root is 0.
+        """
+        if not bool(root.any()):
+            return mean.log_softmax(1)
+        engine, count = SobolEngine(root.shape[2], scramble=True, seed=0), POINTS_OF_LOGARITHMS
+        Z = torch.special.ndtri(engine.draw(count, dtype=torch.float64) + HALF_A_CELL).to(mean)  # (count, r)
+        rows = max(1, NUMBERS_AT_ONCE // (mean.shape[1] * count))
+        parts = [
+            (m[:, :, None] + R @ Z.T).log_softmax(1).logsumexp(2) - math.log(count)
+            for m, R in zip(mean.split(rows), root.split(rows), strict=True)
+        ]
+        return torch.cat(parts)
 
     def log_predictive(self, y: Tensor, mean: Tensor, root: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
         """Return log E π_y (n,) and its standard errors, those of E π_y over E π_y."""

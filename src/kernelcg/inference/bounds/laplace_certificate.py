@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 from kernelcg.inference.bounds.verdict import Verdict
+from kernelcg.inference.laplace.calibration import Calibration
 from kernelcg.inference.laplace.evidence import laplace_value
 from kernelcg.inference.laplace.posterior import LaplacePosterior
 from kernelcg.likelihoods import BernoulliLogit, BernoulliProbit, Softmax
@@ -34,7 +35,9 @@ class LaplaceCertificate:
     deviations : upper bound of the error of the latent mean because the mode is off, at any x, in units of the latent
         standard deviation there; NaN in models of version 0.1
     variance_error : upper bound of the relative error of latent variances because the mode is off
-    probability_error : upper bound of the error of predicted probabilities because of both; None if y is not a class
+    probability_error : upper bound of the error of predicted probabilities because of both, the factors of their
+        calibration being given; None if y is not a class
+    calibration : in words, by which factors probabilities are calibrated; empty if they are not
     """
 
     newton: Status
@@ -54,6 +57,7 @@ class LaplaceCertificate:
     deviations: float = math.nan
     variance_error: float = math.nan
     probability_error: float | None = None
+    calibration: str = ""
 
     @property
     def status(self) -> Status:
@@ -107,6 +111,7 @@ class LaplaceCertificate:
                 f"  at the data the latent mean is within {self.mean_error:.2g} of the exact one, rounding included, "
                 f"by {self.rests_on}",
                 *([negative] if self.negative else []),
+                *([f"  {self.calibration}; their choice is no part of the bound"] if self.calibration else []),
                 self._evidence(),
             ]
         )
@@ -190,10 +195,17 @@ def laplace_certificate(posterior: LaplacePosterior, *, tolerance: float) -> Lap
     )
 
 
-def probability_error(posterior: LaplacePosterior) -> float | None:
-    """Return how far probabilities may be off because the mode is; None if there are none."""
+def probability_error(posterior: LaplacePosterior, factors: Calibration = Calibration()) -> float | None:
+    """Return how far probabilities with these factors may be off because the mode is; None if there are none.
+
+    A mean that is off by δ standard deviations σ ≤ √k(x, x) moves N(a μ, b σ²) by a δ / √b of its own, and any
+    probability by no more than half of a δ σ.
+    """
     if not isinstance(posterior.gp.likelihood, BernoulliLogit | BernoulliProbit | Softmax):
         return None
     by_mean, by_variance = TOTAL_VARIATION
-    error = posterior.error
-    return min(by_mean * error.deviations + by_variance * posterior.problem.classes * (error.widening - 1), 1.0)
+    a, b, error = factors.mean, factors.covariance, posterior.error
+    largest = math.sqrt(float(posterior.gp.kernel.diagonal(posterior.problem.X).detach().max()))
+    slope = min(by_mean / math.sqrt(b) if b > 0 else math.inf, 0.5 * largest)
+    spread = by_variance * posterior.problem.classes * (error.widening - 1) if b > 0 else 0.0
+    return min(a * slope * error.deviations + spread, 1.0)

@@ -18,15 +18,13 @@ from kernelcg.inference.bounds.rounding import (
     certified,
     error_of_drift,
 )
+from kernelcg.inference.gaussian.gaps import MOST_STEPS
 from kernelcg.inference.gaussian.prediction import Prediction
 from kernelcg.solvers import Status
 from kernelcg.solvers.energy_descent import energy_descent
 
 if TYPE_CHECKING:
     from kernelcg.inference.gaussian.posterior import Posterior
-
-MOST_STEPS = 50
-"""Steps after which a descent of energies ends: a solve that may choose another preconditioner goes on from there."""
 
 TIGHTENINGS = 5
 """Solves, each to a smaller residual than the one before, after which a bracket is not narrowed any more."""

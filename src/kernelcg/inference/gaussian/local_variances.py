@@ -1,14 +1,14 @@
 """Variances from neighbours: bounds on few rows, estimates of their gaps, and iterations where these are too wide."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from kernelcg.backends.memory import FOR_COLUMNS
-from kernelcg.inference.gaussian.brackets import MOST_STEPS, tightened
+from kernelcg.inference.gaussian.brackets import tightened
 from kernelcg.inference.gaussian.explained import Explained, Task
+from kernelcg.inference.gaussian.gaps import BELOW_A, MOST_STEPS, UNTRIED, Gap, observed_gap
 from kernelcg.inference.gaussian.neighbourhoods import Neighbourhoods, trial
 from kernelcg.planning.pricing import costs_of
 from kernelcg.solvers.energy_descent import energy_descent
@@ -25,29 +25,11 @@ FIRST = 64
 PILOT_GROUPS, PILOT_COLUMNS = 2, 16
 """Groups of the pilot, and those points among them, of the widest gaps, whose gaps are computed."""
 
-PILOT_FALL = 0.05
-"""Part of their energies at which the gaps of those are known well enough."""
-
-SAFETY, LEAST_SPREAD = 3.0, 0.5
-"""Gaps relative to their estimates vary by so many times as much as in the pilot, and by so much at least."""
-
 OF_PRODUCTS = 8
 """Error of an energy after iterations, relative to k(x, x), in units of the rounding of their products."""
 
 STEPS = 2
 """Iterations that a trial which is too wide needs, roughly: what the choice of the neighbours goes by."""
-
-
-@dataclass(frozen=True)
-class Gap:
-    """How a gap rᵀA⁻¹r is estimated by e = rᵀP⁻¹r: as ``middle`` e, off by no more than ``spread`` e."""
-
-    middle: float
-    spread: float
-
-
-UNTRIED, BELOW_A = Gap(1.0, 4.0), Gap(0.5, 0.5)
-"""What is reckoned with without a pilot; for P ⪯ A the gap lies between 0 and e."""
 
 
 def explained_iteratively(task: Task) -> Explained:
@@ -211,30 +193,13 @@ def _pilot(task: Task, near: Neighbourhoods, gap: Gap) -> tuple[Gap, int]:
 
 
 def _observed_gap(task: Task, near: Neighbourhoods, groups: list[Tensor], untried: Gap) -> Gap:
-    """Return how gaps relate to their estimates at the points of the widest gaps, where iterations compute them.
-
-    A ratio of 1, that of a perfect P, counts as observed too: P may be better elsewhere.
-    """
+    """Return how gaps relate to their estimates at the points of the widest gaps."""
     posterior = task.posterior
     points, _, V, R, least, energies = _trials(task, near, groups, FIRST)
     relative = energies / (task.prior[points] - least + task.noise[points]).clamp_min(1e-300)
     widest = relative.argsort(descending=True, stable=True)[:PILOT_COLUMNS]
-    first = energies[widest]
-
-    def wants_more(columns: Tensor, _: Tensor, energies: Tensor, gains: Tensor) -> Tensor:
-        return energies > PILOT_FALL * first[columns]
-
     P = posterior.constant_preconditioner()
-    found = energy_descent(
-        posterior.A, P, V[:, widest], R[:, widest], wants_more, max_steps=MOST_STEPS, callback=task.callback
-    )
-    if not bool(found.done.all()):
-        return untried
-    ratios = torch.cat([(found.gains + found.energies)[first > 0] / first[first > 0], first.new_ones(1)])
-    low, high = float(ratios.min()), float(ratios.max())
-    more = 0.5 * (SAFETY - 1) * (high - low)
-    low, high = max(low - more, 0.0), min(high + more, untried.middle + untried.spread)
-    return Gap(0.5 * (low + high), max(0.5 * (high - low), min(LEAST_SPREAD, untried.spread)))
+    return observed_gap(posterior.A, P, V[:, widest], R[:, widest], untried, callback=task.callback)
 
 
 def _seconds_of_group(task: Task, rows: float) -> float:

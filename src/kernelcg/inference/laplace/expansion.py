@@ -54,6 +54,10 @@ class Expansion(ABC):
         """Return SᵀV."""
 
     @abstractmethod
+    def half_blocks(self, rows: Tensor) -> Tensor:
+        """Return (m, C, C) the blocks S of some points."""
+
+    @abstractmethod
     def system(self, K: KernelMatrix) -> LinearOperator:
         """Return A."""
 
@@ -105,6 +109,9 @@ class ScalarExpansion(Expansion):
     def half_transposed(self, V: Tensor) -> Tensor:
         return self.root[:, None] * V
 
+    def half_blocks(self, rows: Tensor) -> Tensor:
+        return self.root[rows][:, None, None]
+
     def system(self, K: KernelMatrix) -> KernelPlusDiagonal:
         return KernelPlusDiagonal(K, torch.ones_like(self.root), self.root)
 
@@ -154,6 +161,10 @@ class ClassExpansion(Expansion):
 
     def half_transposed(self, V: Tensor) -> Tensor:
         return self.likelihood.half_transposed(self.pi, self._by_class(V)).reshape(V.shape)
+
+    def half_blocks(self, rows: Tensor) -> Tensor:
+        pi = self.pi[rows]
+        return torch.diag_embed(pi.sqrt()) - pi[:, :, None] * pi.sqrt()[:, None, :]
 
     def system(self, K: KernelMatrix) -> SoftmaxSystem:
         return SoftmaxSystem(K, self.pi)

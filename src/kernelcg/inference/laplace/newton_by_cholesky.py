@@ -55,6 +55,9 @@ class DirectSystem(NewtonSystem):
     def below(self) -> None:
         return None
 
+    def near(self) -> None:
+        return None
+
 
 @dataclass(frozen=True, eq=False)
 class InvertedSystem(NewtonSystem):
@@ -74,4 +77,7 @@ class InvertedSystem(NewtonSystem):
         return self
 
     def below(self) -> None:
+        return None
+
+    def near(self) -> None:
         return None

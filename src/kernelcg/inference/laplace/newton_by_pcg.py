@@ -161,6 +161,9 @@ class IterativeSystem(NewtonSystem):
         is_low_rank = isinstance(P, LowRankPlus) and isinstance(P.base, Diagonal) and automatic
         return P if is_low_rank or isinstance(P, SoftmaxLowRank) else None
 
+    def near(self) -> Invertible | None:
+        return self.P if self.P is not None and self.P.is_constant else None
+
     def captured(self) -> Tensor:
         """Return Q (N, m) with P⁻¹ = I − QQᵀ where P is of that form and near A; no columns otherwise."""
         P, problem = self.below(), self.systems.problem

@@ -101,6 +101,10 @@ class NewtonSystem(ABC):
     def below(self) -> Invertible | None:
         """Return P ⪯ A, near A and easy to solve with, where one is known."""
 
+    @abstractmethod
+    def near(self) -> Invertible | None:
+        """Return a constant P near A by which energies may be estimated, where one is known; that of `below` if any."""
+
     def sharpened(self) -> "NewtonSystem":
         """Return the system for solves with many columns; itself if there is nothing more to prepare."""
         sharp = self.systems.sharpened()

@@ -1,7 +1,6 @@
 """The latent process given the data, in Laplace's approximation: mean and covariance at new points, with bounds."""
 
 import math
-import time
 from dataclasses import dataclass, replace
 
 import torch
@@ -9,12 +8,15 @@ from torch import Tensor
 
 from kernelcg.arguments import matrix
 from kernelcg.backends.memory import FOR_COLUMNS, require_memory
-from kernelcg.events import Chunk, EventKind, Listener, tell
+from kernelcg.events import Listener
 from kernelcg.inference.bounds.product_rounding import ProductRounding
 from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF, error_of_drift
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
+from kernelcg.inference.laplace.certified_covariances import certified
+from kernelcg.inference.laplace.explained import Task, differences
 from kernelcg.inference.laplace.indefinite_points import IndefinitePoints
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
+from kernelcg.inference.laplace.local_covariances import estimated
 from kernelcg.inference.laplace.mode import Mode, find_mode, newton_step
 from kernelcg.inference.laplace.mode_error import NOWHERE, ModeError, drift_condition, mode_error, solved_for_drift
 from kernelcg.inference.laplace.newton_methods import systems_for
@@ -24,8 +26,6 @@ from kernelcg.solvers import Status
 COLUMNS_AT_ONCE = 256
 BLOCKS_AT_ONCE = 16
 """Blocks of N numbers a column that a solve and its check hold at once."""
-
-GUESSES, TIGHTENINGS = 2, 5
 
 ENOUGH = 1e-3
 """Error of the latent mean, in standard deviations, below which it is of no concern to anyone."""
@@ -170,14 +170,12 @@ class LaplacePosterior:
         """Return how far products with K may be off."""
         return ProductRounding.of(self.problem.matrix(self.gp.kernel))
 
-    def _drift_variance(self, X: Tensor, K: Tensor | None = None) -> Tensor:
-        """Return (t,) what the drift adds to the variances: (h − HᵀRk)ᵀ(HᵀRH)⁻¹(h − HᵀRk); K is k(data, X) if known."""
+    def _drift_variance(self, X: Tensor) -> Tensor:
+        """Return (t,) what the drift adds to the variances: (h − HᵀRk)ᵀ(HᵀRH)⁻¹(h − HᵀRk)."""
         problem = self.problem
         if problem.H.shape[1] == 0:
             return X.new_zeros(len(X))
-        cross = (
-            problem.matrix(self.gp.kernel).cross(X, self.RH, precision=torch.float64) if K is None else K.T @ self.RH
-        )
+        cross = problem.matrix(self.gp.kernel).cross(X, self.RH, precision=torch.float64)
         h = (problem.drift(X) - cross).T  # (b, t)
         return (h * solved_for_drift(problem.H.T @ self.RH, h)).sum(0).clamp_min(0.0)
 
@@ -186,118 +184,59 @@ class LaplacePosterior:
         H, own = self.problem.H, 8 * UNIT_ROUNDOFF + (0 if self.method == "direct" else DRIFT_RTOL)
         return 8 * own * drift_condition(self.problem, self.mode, H.T @ self.RH) if H.shape[1] else 0.0
 
-    def predict(self, X: Tensor, *, covariance: bool = False, callback: Listener | None = None) -> LatentPrediction:
+    def predict(
+        self,
+        X: Tensor,
+        *,
+        covariance: bool = False,
+        bound: bool = False,
+        beside: float = 0.0,
+        callback: Listener | None = None,
+    ) -> LatentPrediction:
         """Return the means with their bounds, and if asked for the covariance of the latent values of each point.
 
-        A callback is told of every chunk of covariances and of the iterations of its solves.
+        Variances are known to a tolerance relative to themselves plus ``beside``. In the iterative method they are
+        estimates, with estimates of their errors; with ``bound`` they come with rigorous bounds instead, for which more
+        work is done. A callback is told of every chunk of covariances and of the iterations of its solves.
         """
-        X, began = self.checked_inputs(X), time.perf_counter()
+        X = self.checked_inputs(X)
         mean = self.mean(X)
         if not covariance:
             return LatentPrediction(mean, self.mean_bound(X))
-        system, apart = self.at_hand()
-        system, parts, done = system.sharpened().telling(callback), [], 0
-        for some in X.split(self._points_at_once()):
-            parts.append(self._covariance(some, system, apart))
-            done += len(some)
-            tell(callback, EventKind.CHUNK, Chunk(done, len(X)), began)
-        failed = [status for *_, status in parts if status is not Status.CONVERGED]
-        found, error = torch.cat([found for found, _, _ in parts]), torch.cat([error for _, error, _ in parts])
-        bound = self.mean_bound(X, found.diagonal(dim1=1, dim2=2).amax(1) + error)
-        status = failed[0] if failed else Status.CONVERGED
-        return LatentPrediction(mean, bound, found, error, self.error.widening - 1, status)
+        found, error, status = self._covariance(X, bound, beside, callback)
+        mean_bound = self.mean_bound(X, found.diagonal(dim1=1, dim2=2).amax(1) + error)
+        return LatentPrediction(mean, mean_bound, found, error, self.error.widening - 1, status)
 
-    def _covariance(self, X: Tensor, system: NewtonSystem, apart: IndefinitePoints) -> tuple[Tensor, Tensor, Status]:
-        r"""Return (t, C, C) covariances, (t,) how far variances may be off, and the status, for one chunk.
+    def _covariance(
+        self, X: Tensor, bound: bool, beside: float, callback: Listener | None
+    ) -> tuple[Tensor, Tensor, Status]:
+        r"""Return (t, C, C) covariances, (t,) how far variances may be off, and the status.
 
-        :math:`k_{**} I - k_*^\top R k_*`, R = S A⁻¹ Sᵀ + N B Nᵀ. For b = Sᵀk and v ≈ A⁻¹b, ρ = b − Av, the form bᵀA⁻¹b
-        is bᵀv + vᵀρ or little larger: see `_tightened`. The drift adds (h − HᵀRk)ᵀ(HᵀRH)⁻¹(h − HᵀRk).
+        :math:`k_{**} I - k_*^\top R k_*`, R = S A⁻¹ Sᵀ + N B Nᵀ. The drift adds (h − HᵀRk)ᵀ(HᵀRH)⁻¹(h − HᵀRk).
         """
         problem, C, t = self.problem, self.problem.classes, len(X)
+        system, apart = self.at_hand()
         if not apart.exists:
             return X.new_full((t, C, C), math.nan), X.new_full((t,), math.inf), Status.INDEFINITE_OPERATOR
-        K = problem.matrix(self.gp.kernel).cross_block(X, precision=torch.float64).T.contiguous()  # (n, t)
         prior = self.gp.kernel.diagonal(X).detach().clamp_min(0)
-        eye = torch.eye(C, dtype=K.dtype, device=K.device)
-        columns = torch.einsum("it,cd->ictd", K, eye).reshape(problem.size, t * C)
-        B = self.mode.expansion.half_transposed(columns)
-        V, residual, error, status = self._tightened(system, B, prior.repeat_interleave(C))
-        left, right = B.reshape(-1, t, C), V.reshape(-1, t, C)
-        form = torch.einsum("ita,itb->tab", left, right)
-        slack = torch.einsum("ita,itb->tab", right, residual.reshape(-1, t, C))
-        explained = 0.5 * (form + form.mT) + 0.5 * (slack + slack.mT)
-        columns_apart = apart.N.T @ K if len(apart.B) else K[:0]
-        by_apart = (columns_apart * (apart.B @ columns_apart)).sum(0) if len(apart.B) else torch.zeros_like(prior)
-        explained = explained + by_apart[:, None, None]
-        covariance = prior[:, None, None] * eye - explained
-        drift = self._drift_variance(X, K)
-        covariance = covariance + drift[:, None, None]
+        system = system.sharpened().telling(callback)
+        task = Task(self, X, prior, system, beside, self._points_at_once(), callback)
+        P = None if bound else system.near()
+        found = certified(task) if P is None else estimated(task, P)
+        by_apart = torch.zeros_like(prior)
+        if len(apart.B):
+            columns = problem.matrix(self.gp.kernel).cross(X, apart.N, precision=torch.float64)
+            by_apart = (columns * (columns @ apart.B)).sum(1)
+        drift = self._drift_variance(X)
+        eye = torch.eye(C, dtype=X.dtype, device=X.device)
+        covariance = prior[:, None, None] * eye - found.form + (drift - by_apart)[:, None, None]
         covariance.diagonal(dim1=1, dim2=2).clamp_min_(0.0)
-        error = error.reshape(t, C).sum(1) + self._covariance_rounding(X, V) + self._drift_error() * drift
-        error = error + self._apart_error() * by_apart.abs()
-        return covariance, error * (1 if self.error.is_certain else 2), status
+        error = found.error + self._drift_error() * drift + self._apart_error() * by_apart.abs()
+        return covariance, error * (1 if self.error.is_certain else 2), found.status
 
     def _apart_error(self) -> float:
         """Return an estimate of the relative error of what the points apart explain: their solves' and rounding."""
         return 64 * UNIT_ROUNDOFF * len(self.problem) if self.method == "direct" else 10 * self._rtol()
-
-    def _covariance_rounding(self, X: Tensor, V: Tensor) -> Tensor:
-        """Return (t,) how far k** − bᵀv − vᵀ(b − Av), b = Sᵀk, may be off by rounding, V (N, tC).
-
-        With y = Sv the entries of k contribute twice the rounding of kᵀy and the residual that of yᵀKy.
-        """
-        n, C, t = len(self.problem), self.problem.classes, len(X)
-        rounding = self.rounding()
-        Y = self.mode.expansion.half(V).reshape(n, C, t, C)
-        sizes = Y.abs().sum(1).amax(-1)  # (n, t)
-        entries, residual = rounding.of_forms(X, sizes), (sizes * rounding.of_product(sizes)).sum(0)
-        own = self.gp.kernel.diagonal(X).detach().clamp_min(0) + V.square().sum(0).reshape(t, C).amax(1)
-        return 2 * entries + residual + 8 * UNIT_ROUNDOFF * own
-
-    def _tightened(self, system: NewtonSystem, B: Tensor, prior: Tensor) -> tuple[Tensor, Tensor, Tensor, Status]:
-        """Solve A V = B until the variances are known to the relative tolerance, or no better.
-
-        Returned are V, ρ = B − A V, by how much bᵀv + vᵀρ may fall short of bᵀA⁻¹b, and the status. That is ρᵀA⁻¹ρ,
-        at most ρᵀP⁻¹ρ for a known P ⪯ A, or ‖ρ‖² since A ⪰ I. P⁻¹B is the first guess, P⁻¹ρ its first correction:
-        often good enough, for one product each.
-        """
-        exact, below = system.A.with_precision(torch.float64), system.below()
-        stopping = replace(self.numerics.stopping, rtol=0.0, atol=0.0)
-        enough = (0.1 * self.variance_tolerance * prior.clamp_min(1e-300)).sqrt()  # of ‖ρ‖, until more is known
-        V, residual, error = torch.zeros_like(B), B.clone(), torch.full_like(prior, math.inf)
-        open_, status = torch.arange(B.shape[1], device=B.device), Status.CONVERGED
-        for attempt in range(TIGHTENINGS):
-            left = residual[:, open_]
-            if below is not None and attempt < GUESSES:
-                V[:, open_] += below.solve(left)
-            else:
-                solved = system.solve(left, replace(stopping, atol=float(enough[open_].min())))
-                V[:, open_] += solved.solution
-                status = solved.spent.status
-            left = B[:, open_] - exact @ V[:, open_]
-            residual[:, open_] = left
-            error[open_] = (left * (left if below is None else below.solve(left))).sum(0)
-            known = (self._informed(prior, B, V, residual) - error).clamp_min(1e-12 * prior)
-            excess = error / (self.variance_tolerance * known)
-            enough = enough.minimum(0.5 * residual.norm(dim=0) / excess.clamp_min(1.0).sqrt())
-            open_ = (~(excess <= 1)).nonzero()[:, 0]
-            if len(open_) == 0 or status is not Status.CONVERGED:
-                break
-        failed = Status.PRECISION_EXHAUSTED if status is Status.CONVERGED else status
-        return V, residual, error, Status.CONVERGED if len(open_) == 0 else failed
-
-    def _informed(self, prior: Tensor, B: Tensor, V: Tensor, residual: Tensor) -> Tensor:
-        """Return (tC,) variances that errors are measured by; for classes, of f_c minus the mean over the classes.
-
-        The softmax sees differences alone: what all classes share may have a variance that is a thousand times larger.
-        """
-        C = self.problem.classes
-        if C == 1:
-            return prior - (B * V + V * residual).sum(0)
-        left, right, rest = (block.reshape(len(B), -1, C) for block in (B, V, residual))
-        explained = torch.einsum("ita,itb->tab", left, right) + torch.einsum("ita,itb->tab", right, rest)
-        covariance = prior.reshape(-1, C, 1) * torch.eye(C, dtype=B.dtype, device=B.device) - explained
-        return differences(covariance).reshape(-1)
 
     def at_hand(self) -> tuple[NewtonSystem, IndefinitePoints]:
         """Return the factors, or raise if it was stored without them."""
@@ -317,12 +256,6 @@ class LaplacePosterior:
         if X.shape[1] != self.problem.X.shape[1]:
             raise ValueError(f"X has {X.shape[1]} features but the model was fitted to {self.problem.X.shape[1]}")
         return X
-
-
-def differences(covariance: Tensor) -> Tensor:
-    """Return (t, C) the variances of f_c minus the mean over the classes, from covariances (t, C, C)."""
-    own, mean = covariance.diagonal(dim1=1, dim2=2), 0.5 * (covariance + covariance.mT).mean(2)
-    return own - 2 * mean + mean.mean(1, keepdim=True)
 
 
 def condition_laplace(

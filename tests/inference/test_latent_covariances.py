@@ -1,0 +1,118 @@
+"""Latent covariances from neighbours, against dense references, and the class structure on few rows."""
+
+import numpy as np
+import pytest
+import torch
+from laplace_cases import case, softmax_case
+from reference import kernel_matrix
+
+from kernelcg.events import EventKind
+from kernelcg.inference.laplace.expansion import ClassExpansion
+from kernelcg.inference.laplace.local_weights import local_weights
+from kernelcg.inference.laplace.posterior import condition_laplace, differences
+from kernelcg.kernels import RBF, Constant, Matern
+from kernelcg.likelihoods import Softmax
+
+NEW = np.random.default_rng(5).normal(size=(130, 2))
+
+
+def dense_weights(K, pi, k):
+    """Return (j, C, g, C) W (I + KW)⁻¹ (k ⊗ e_c) from matrices of all latent values, class by class."""
+    j, C = pi.shape
+    W = np.zeros((C, j, C, j))
+    for a in range(C):
+        for b in range(C):
+            W[a, np.arange(j), b, np.arange(j)] = pi[:, a] * (a == b) - pi[:, a] * pi[:, b]
+    W, big = W.reshape(C * j, C * j), np.kron(np.eye(C), K)
+    Y = np.linalg.solve(np.eye(C * j) + W @ big, W @ np.kron(np.eye(C), k))
+    return Y.reshape(C, j, C, -1).transpose(1, 0, 3, 2)
+
+
+def at(pi):
+    return ClassExpansion(Softmax(), 0.0, torch.zeros(pi.size, 1), torch.tensor(pi))
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5, 10])
+def test_weights_on_few_rows_are_those_of_all_classes_together(classes):
+    rng = np.random.default_rng(classes)
+    X, new = rng.normal(size=(12, 2)), rng.normal(size=(4, 2))
+    kernel, rows = RBF(1.0, 20.0), np.array([1, 3, 4, 8, 9, 11])
+    pi = np.exp(3 * rng.normal(size=(12, classes)))
+    pi /= pi.sum(1, keepdims=True)
+    K, k = kernel_matrix(kernel, X, X)[np.ix_(rows, rows)], kernel_matrix(kernel, X, new)[rows]
+    found = local_weights(at(pi), torch.tensor(rows), torch.tensor(K), torch.tensor(k))
+    np.testing.assert_allclose(found.numpy(), dense_weights(K, pi[rows], k), rtol=1e-8, atol=1e-10)
+
+
+def test_two_classes_explain_what_one_latent_function_of_twice_the_kernel_does():
+    rng = np.random.default_rng(0)
+    X, new = rng.normal(size=(9, 2)), rng.normal(size=(3, 2))
+    K, k = (kernel_matrix(RBF(1.0, 5.0), X, other) for other in (X, new))
+    p = rng.uniform(0.05, 0.95, 9)
+    Y = local_weights(at(np.stack([p, 1 - p], 1)), torch.arange(9), torch.tensor(K), torch.tensor(k)).numpy()
+    form = np.einsum("it,iatb->tab", k, Y)
+    of_difference = form[:, 0, 0] + form[:, 1, 1] - form[:, 0, 1] - form[:, 1, 0]
+    twice = np.linalg.solve(2 * K + np.diag(1 / (p * (1 - p))), 2 * k)
+    np.testing.assert_allclose(of_difference, (2 * k * twice).sum(0), rtol=1e-9)
+
+
+CASES = {
+    "probit": lambda: case("probit", kernel="matern 5/2", n=150),
+    "counts": lambda: case("poisson", "constant", kernel="matern 1/2", n=150),
+    "outliers": lambda: case("student_t", kernel="rbf", n=100),
+    "three classes": lambda: softmax_case(3, kernel="matern 1/2", n=90),
+    "six classes": lambda: softmax_case(6, kernel="matern 5/2", n=60),
+}
+
+
+@pytest.mark.parametrize("bound", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_covariances_are_those_of_the_reference_up_to_their_errors(name, bound):
+    """Estimates of errors hold here, too, where a pilot has seen 32 of 130 points; bounds hold always."""
+    one = CASES[name]()
+    found = condition_laplace(one.problem, one.gp, rtol=1e-9)
+    prediction = found.predict(torch.tensor(NEW), covariance=True, bound=bound)
+    exact = torch.tensor(one.latent(one.truth(found.mode), NEW)[1])
+    off = (prediction.covariance - exact).diagonal(dim1=1, dim2=2).abs().amax(1)
+    assert bool((off <= prediction.variance_error + 1e-9).all())
+    seen = exact[:, :, 0] if one.classes == 1 else differences(exact)
+    close = found.variance_tolerance * (1 + 1e-6) * seen + 1e-9
+    assert bool(((differences if one.classes > 1 else _own)(prediction.covariance) - seen).abs().le(2 * close).all())
+
+
+def _own(covariance):
+    return covariance[:, :, 0]
+
+
+@pytest.mark.parametrize("name", ["probit", "three classes"])
+def test_what_counts_beside_the_variances_saves_iterations(name):
+    """Errors beside 1e3 need no iteration but the pilot's, and are as small as they say."""
+    one = CASES[name]()
+    found = condition_laplace(one.problem, one.gp, rtol=1e-9)
+    told = {0.0: [], 1e3: []}
+    for beside, events in told.items():
+        prediction = found.predict(torch.tensor(NEW), covariance=True, beside=beside, callback=events.append)
+        exact = torch.tensor(one.latent(one.truth(), NEW)[1])
+        off = (prediction.covariance - exact).diagonal(dim1=1, dim2=2).abs().amax(1)
+        assert bool((off <= prediction.variance_error + 1e-9).all())
+    steps = {beside: sum(one.kind is EventKind.ITERATION for one in events) for beside, events in told.items()}
+    assert steps[1e3] <= steps[0.0]
+    assert told[1e3][-1].payload.done == len(NEW)
+
+
+def test_a_kernel_without_coordinates_has_covariances_too():
+    one = softmax_case(3, n=40)
+    one = type(one)(one.X, one.y, Constant(2.0), classes=3)
+    found = condition_laplace(one.problem, one.gp, rtol=1e-9)
+    prediction = found.predict(torch.tensor(NEW[:5]), covariance=True)
+    exact = torch.tensor(one.latent(one.truth(), NEW[:5])[1])
+    assert torch.allclose(differences(prediction.covariance), differences(exact), rtol=2e-2, atol=1e-9)
+
+
+def test_variances_at_the_data_are_those_of_the_posterior():
+    one = case("logit", kernel="rbf", n=80)
+    one = type(one)(one.X, one.y, Matern([0.4, 0.7], 30.0), "logit", one.likelihood)
+    found = condition_laplace(one.problem, one.gp, rtol=1e-9)
+    prediction = found.predict(torch.tensor(one.X), covariance=True)
+    exact = one.latent(one.truth(), one.X)[1]
+    np.testing.assert_allclose(prediction.covariance.numpy(), exact, rtol=2e-2)
