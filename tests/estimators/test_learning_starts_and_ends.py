@@ -104,7 +104,7 @@ def test_bounds_that_the_library_chose_are_no_cause_for_a_warning():
     X, y = data(n=40)
     classifier, messages = told(lambda: GPClassifier().fit(X, y > 0))
     assert messages == []
-    assert classifier.kernel_.variance.item() == pytest.approx(30)
+    assert 10 < classifier.kernel_.variance.item() < 30, "its prior, no bound, keeps it there"
     given = GPClassifier(RBF(1.0).bounded(variance=(0.1, 2.0)))
     assert told(lambda: given.fit(X, y > 0))[1] == [
         "kernel.variance ended at its upper bound 2 (other bounds may fit better)"
