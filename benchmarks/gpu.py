@@ -3,10 +3,11 @@
     python benchmarks/gpu.py check          every kernel against float64, as before its first use
     python benchmarks/gpu.py products       products, gradients and blocks of both backends
     python benchmarks/gpu.py fits           fits and predictions of synthetic data
+    python benchmarks/gpu.py tune           other tiles; writes a file that the variable KERNELCG_TILES may name
 
-Without a word all three. A row that is in the file already, of the same device and versions, is not measured again, so
-that an interrupted run goes on where it stopped (``--date`` names the file). It needs neither pytest nor an installed
-kernelcg: ``PYTHONPATH=src python3 benchmarks/gpu.py``.
+Without a word the first three. A row that is in the file already, of the same device and versions, is not measured
+again, so that an interrupted run goes on where it stopped (``--date`` names the file). It needs neither pytest nor an
+installed kernelcg: ``PYTHONPATH=src python3 benchmarks/gpu.py``.
 """
 
 import argparse
@@ -105,11 +106,11 @@ def normal(n: int, k: int, seed: int) -> Tensor:
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """Return the median time of several calls after one that does not count, about three seconds of them."""
+    """Return the median time of several calls after one that does not count, about one second of them."""
     work()
     torch.cuda.synchronize()
     times: list[float] = []
-    while len(times) < 3 or (sum(times) < 3 and len(times) < 25):
+    while len(times) < 3 or (sum(times) < 1 and len(times) < 25):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
         work()
@@ -231,9 +232,30 @@ def check(rows: Rows) -> None:
         rows.add(f"check {shape.work}", case, lambda shape=shape: found(shape))
 
 
+def tune(rows: Rows) -> None:
+    """Time several tiles for the most frequent kinds of work and keep the fastest in a file."""
+    from kernelcg.backends.triton import tuning
+    from kernelcg.backends.triton.shapes import shape_for
+
+    device, best = torch.device("cuda", torch.cuda.current_device()), []
+    cases = [*itertools.product(["product"], ["float32"], [9, 50], [1, 16, 32, 128], [True])]
+    cases += [("moments", "float32", d, 16, True) for d in (9, 50)]
+    cases += [("product", "float64", 9, k, False) for k in (1, 16, 32)]
+    cases += [("gradient", dtype, 9, 16, False) for dtype in DTYPES]
+    for work, dtype, d, k, fixed in cases:
+        shape = shape_for(work, DTYPES[dtype], 2, d, k, fixed=fixed)
+        times = tuning.fastest(shape, device, seconds_of)
+        best.append((shape, tuning.chosen(shape, times)))
+        for tile, seconds in times.items():
+            label = f"{tile.rows}x{tile.columns}, {tile.warps} warps, {tile.stages} stages"
+            found = {"seconds": f"{seconds:.4g}", "pairs_per_second": f"{tuning.ROWS**2 / seconds:.3g}"}
+            rows.add(f"tune {work}", ("Matern32", tuning.ROWS, d, k, dtype, label), lambda found=found: found)
+        tuning.write(RESULTS / f"gpu_tiles_{rows.date}.json", best)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", choices=["check", "products", "fits", []], default=[])
+    parser.add_argument("what", nargs="*", choices=["check", "products", "fits", "tune", []], default=[])
     parser.add_argument("--date", default=datetime.datetime.now(datetime.UTC).date().isoformat())
     parser.add_argument("--largest", type=int, default=10**9, help="leave out cases with more rows than this")
     options = parser.parse_args()
@@ -242,6 +264,8 @@ def main() -> None:
     rows, what = Rows(options.date), options.what or ["check", "products", "fits"]
     if "check" in what:
         check(rows)
+    if "tune" in what:
+        tune(rows)
     timed = [("product", PRODUCTS, product), ("gradient", GRADIENTS, gradient), ("block", BLOCKS, block)]
     works = (timed if "products" in what else []) + ([("fit", FITS, fit)] if "fits" in what else [])
     for name, cases, measure in works:

@@ -272,3 +272,61 @@ def test_a_gpu_on_which_triton_fails_is_left_to_tiles(monkeypatch):
     monkeypatch.setattr(triton_backend, "_trial", lambda device: None)
     assert backends.default(device="cuda").name() == "triton"
     assert backends.default(device="cpu").name() in ("native", "tiles")
+
+
+# tuned tiles
+
+
+@pytest.fixture
+def tiles(tmp_path, monkeypatch, backend):
+    """Return a function that writes a file of tiles, {work: tile}, and names it."""
+    from kernelcg.backends.triton import shapes
+
+    def name(text):
+        path = tmp_path / f"tiles{len(list(tmp_path.iterdir()))}.json"
+        path.write_text(text)
+        monkeypatch.setenv(shapes.SETTING, str(path))
+        return path
+
+    return name
+
+
+def test_the_fastest_right_tile_is_found_stored_and_used(checked, tiles, monkeypatch):
+    from kernelcg.backends.triton import launches, shapes, tuning
+
+    monkeypatch.setattr(tuning, "ROWS", 40)
+    monkeypatch.setattr(tuning, "CANDIDATES", {torch.float32: [(64, 32, 4), (32, 16, 4), (16, 16, 4)]})
+    shape = shapes.shape_for("product", torch.float32, 2, 3, 4, fixed=True)
+    wrong, fast = launches.Tile(16, 16, 4, 3), launches.Tile(32, 16, 4, 3)
+    real, used = launches.product, []
+
+    def product(A, B, V, profile, tile):
+        used.append(tile)
+        return real(A, B, V, profile, tile) * (2.0 if tile == wrong else 1.0)
+
+    monkeypatch.setattr(launches, "product", product)
+
+    def seconds(work):
+        work()
+        return 0.5 if used[-1] == fast else 1.0
+
+    times = tuning.fastest(shape, torch.device("cpu"), seconds)
+    assert next(iter(times)) == fast
+    assert wrong not in times
+    assert shape.tile in times
+    path = tiles("{}")
+    tuning.write(path, [(shape, tuning.chosen(shape, times))])
+    K, V = checked.bind(KERNELS["matern32 ard"](3), normal(40, 3, 1)), normal(40, 4, 2)
+    found = K.product(V, precision=torch.float32)
+    assert used[-1] == fast
+    assert product_error(found, kernel_matrix(K.kernel, K.X, K.X), V) < TOLERANCE["float32"]
+    assert tuning.chosen(shape, {shape.tile: 1.0, fast: 0.97}) == shape.tile
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"a": [64, 48, 4, 2]}', '{"a": [64, 64, 3, 2]}', '{"a": 7}', '{"a": [8, 64, 4, 2]}']
+)
+def test_a_file_that_holds_no_tiles_is_refused_by_name(tiles, backend, text):
+    path = tiles(text)
+    with pytest.raises(ValueError, match=path.name):
+        backend.bind(RBF(1.0), normal(5, 2)).product(normal(5, 2))

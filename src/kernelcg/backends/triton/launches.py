@@ -11,6 +11,7 @@ from kernelcg.backends.triton.forms import (
     COLUMN_SHIFT,
     CORRELATION_SHIFT,
     FEATURES_AT_ONCE,
+    WHOLE,
     Coordinates,
     columns_for,
     in_chunks,
@@ -39,6 +40,12 @@ class Tile:
     columns: int
     warps: int = 4
     stages: int = 2
+
+    def __post_init__(self) -> None:
+        if any(length < 16 or WHOLE % length for length in (self.rows, self.columns)):
+            raise ValueError(f"rows and columns of a tile must be powers of two from 16 to {WHOLE}: {self}")
+        if self.warps not in (1, 2, 4, 8, 16) or not 1 <= self.stages <= 8:
+            raise ValueError(f"a tile has 1, 2, 4, 8 or 16 warps and up to 8 stages: {self}")
 
 
 def product(A: Coordinates, B: Coordinates, V: Tensor, profile: int, tile: Tile) -> Tensor:

@@ -1,9 +1,13 @@
 """Which tile serves which work, and whether the kernel compiled for it is right: tried once, before its first use."""
 
+import json
 import logging
 import math
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -11,6 +15,9 @@ from torch import Tensor
 from kernelcg.backends.triton import launches
 from kernelcg.backends.triton.forms import Coordinates, by_feature, fixed_point, power_of_two, step_for
 from kernelcg.backends.triton.launches import Tile
+
+SETTING = "KERNELCG_TILES"
+"""Environment variable: the path of a file with tuned tiles."""
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 """Largest relative error of a compiled kernel on the problem it is tried with."""
@@ -44,6 +51,10 @@ class Shape:
     per_feature: bool
     tile: Tile
 
+    def with_tile(self, tile: Tile) -> Self:
+        """Return the same work with another tile."""
+        return replace(self, tile=tile)
+
     def __str__(self) -> str:
         precision = str(self.dtype).removeprefix("torch.")
         return (
@@ -74,7 +85,27 @@ def shape_for(
     """Return the shape of some work with k columns."""
     columns = 1 if k == 1 and work == "product" else power_of_two(k, 16)
     tile = tile_for(work, dtype, columns, fixed=fixed)
-    return Shape(work, dtype, profile, features, columns, fixed, per_feature, tile)
+    shape = Shape(work, dtype, profile, features, columns, fixed, per_feature, tile)
+    path = os.environ.get(SETTING)
+    return shape.with_tile(_stored(path).get(key_of(shape), tile)) if path else shape
+
+
+def key_of(shape: Shape) -> str:
+    """Return what a tuned tile is stored under: the work, and the features and columns rounded up to powers of two."""
+    form = "fixed point" if shape.fixed else "direct"
+    precision, features = str(shape.dtype).removeprefix("torch."), power_of_two(shape.features, 4)
+    return f"{shape.work}, {precision}, {form}, {features} features, {shape.columns} columns"
+
+
+@cache
+def _stored(path: str) -> dict[str, Tile]:
+    """Return the tiles in a file that `tuning.write` wrote; `ValueError` if it holds something else."""
+    try:
+        return {key: Tile(*numbers) for key, numbers in json.loads(Path(path).read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{SETTING}={path!r} names no file of tiles: {error}; write one with benchmarks/gpu.py tune"
+        ) from None
 
 
 @cache
