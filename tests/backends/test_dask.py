@@ -71,6 +71,13 @@ def test_entries_weights_and_local_factors_are_those_of_this_process(backend):
     assert torch.equal(K.local_factors(neighbours, None, None, D), here.local_factors(neighbours, None, None, D))
 
 
+def test_entries_of_many_features_in_little_memory(client):
+    X = normal(ROWS, 200, 1)
+    little = backends.Dask(300_000, client=client, block_rows=BLOCK)
+    K, some = little.place(X).bind(RBF(10.0)), torch.arange(5)
+    assert torch.equal(K.block(None, some), backends.default().bind(RBF(10.0), X).block(None, some))
+
+
 def test_a_row_of_a_product_depends_on_no_other_point(backend):
     X, V, Z = normal(ROWS, 3, 1), normal(ROWS, 2, 2), normal(200, 3, 3)
     K = backend.bind(RBF(1.0), X)

@@ -15,7 +15,7 @@ from kernelcg import GPClassifier, GPGeneralizedRegressor, GPRegressor, KernelRi
 from kernelcg.backends import dask as dask_backend
 from kernelcg.errors import ClusterFailed
 from kernelcg.events import EventKind
-from kernelcg.kernels import Matern
+from kernelcg.kernels import Linear, Matern
 
 ROWS = 300
 
@@ -49,6 +49,16 @@ def test_a_regressor_agrees_with_one_machine_within_the_certificates(client):
     off = there.certificate_.mean_error + here.certificate_.mean_error
     assert np.abs(mean - mean_here).max() <= off
     assert np.allclose(std, std_here, rtol=1e-4)
+
+
+def test_a_kernel_that_is_not_stationary_is_certified_alike(client):
+    X, y = data()
+    kernel = Matern(1.0) + Linear(0.5)
+    there, here = (
+        KernelRidge(0.3, kernel=kernel, method="iterative", cluster=cluster).fit(X, y) for cluster in (client, None)
+    )
+    assert there.certificate_.verdict == here.certificate_.verdict
+    assert np.abs(there.predict(X) - here.predict(X)).max() <= 1e-6
 
 
 def disturbed(client, number):

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 CHUNKS_AT_ONCE = 16
 """Blocks of points whose predictions are under way at the same time: this process holds no more of them."""
 
+ROW_COPIES = 16
+"""Numbers of each feature and row that may exist while entries are computed here, work space included."""
+
 PIECE_BYTES = 4_000_000
 """Bytes that are sent at once, where there are so many: smaller pieces cost more time for their number."""
 
@@ -255,8 +258,9 @@ class DaskMatrix(KernelMatrix):
         """Return entries computed in this process, which is faster than to send them."""
         few, those = self._at(columns), rows_of(self.X, rows)
         result = torch.empty(len(those), len(few), dtype=dtype)
-        for start in range(0, len(those), LEAST_BLOCK):
-            some = slice(start, start + LEAST_BLOCK)
+        size = min(max(self.budget() // (8 * ROW_COPIES * self.X.shape[1]), 1), LEAST_BLOCK)
+        for start in range(0, len(those), size):
+            some = slice(start, start + size)
             result[some] = few._cross_block(those[some], None, dtype)
         return result
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kernelcg.backends import KernelMatrix
 from kernelcg.backends.rounding import origin_of
-from kernelcg.inference.bounds.rounding import ENTIRELY_WRONG, ENTRY_ERROR, UNIT_ROUNDOFF
+from kernelcg.inference.bounds.rounding import ENTIRELY_WRONG, ENTRY_ERROR, UNIT_ROUNDOFF, lengths_from
 from kernelcg.kernels import Constant, Kernel, Product, Sum
 from kernelcg.kernels.stationary import Stationary
 
@@ -144,4 +144,4 @@ def _level(lengths: Tensor) -> Tensor:
 
 def _lengths(kernel: Kernel, X: Tensor, origins: tuple[Tensor, ...]) -> Tensor:
     """Return the lengths as formulas see X: a backend may centre a stationary part of a sum that cannot be centred."""
-    return torch.stack([kernel.rounding_lengths(X - origin) for origin in origins]).amax(0)
+    return torch.stack([lengths_from(kernel, X, origin) for origin in origins]).amax(0)

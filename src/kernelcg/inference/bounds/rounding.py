@@ -9,7 +9,12 @@ from torch import Tensor
 
 from kernelcg.backends.rounding import origin_of
 from kernelcg.inference.gaussian.drift import Drift
+from kernelcg.kernels import Kernel
+from kernelcg.kernels.stationary import Stationary
 from kernelcg.operators import KernelPlusDiagonal
+
+ROWS_AT_ONCE = 2**12
+"""Rows of X that are copied at once: X may be larger than the memory."""
 
 UNIT_ROUNDOFF = 2.0**-53
 
@@ -29,9 +34,15 @@ def lengths_from_centre(A: KernelPlusDiagonal) -> Tensor:
 
     A backend may centre the data of a stationary part of a sum even where it cannot centre those of the whole.
     """
-    kernel, points = A.kernel, A.K.points
-    lengths = kernel.rounding_lengths(A.X.double() - origin_of(kernel, A.X, points.centre))
-    return lengths if kernel.is_stationary else torch.maximum(lengths, kernel.rounding_lengths(points.centred))
+    kernel, X, centre = A.kernel, A.X, A.K.points.centre
+    lengths = lengths_from(kernel, X, origin_of(kernel, X, centre))
+    return lengths if kernel.is_stationary else torch.maximum(lengths, lengths_from(kernel, X, centre))
+
+
+def lengths_from(kernel: Kernel, X: Tensor, origin: Tensor) -> Tensor:
+    """Return (n,) the `Kernel.rounding_lengths` of X − origin; in parts where those of a row depend on no other."""
+    parts = X.split(ROWS_AT_ONCE) if isinstance(kernel, Stationary) else (X,)
+    return torch.cat([kernel.rounding_lengths(rows.double() - origin) for rows in parts])
 
 
 class EnergyBound(Protocol):

@@ -1,0 +1,345 @@
+"""Products and fits on a cluster of one-thread workers on this machine: speed, overhead, memory, faults.
+
+    python benchmarks/cluster.py rates             # 1 and 2 workers at n = 30,000, k = 16 (two quiet cores: a minute)
+    python benchmarks/cluster.py overhead          # milliseconds and bytes of a product at n = 100,000, k = 16
+    python benchmarks/cluster.py memory            # driver at n = 500,000 over three products; X sent, X in a file
+    python benchmarks/cluster.py steady            # memory of driver, scheduler, workers over 500 products
+    python benchmarks/cluster.py ridge             # kernel ridge of a file that is larger than ``memory``
+    python benchmarks/cluster.py faults            # 20 random faults during fits
+
+Each writes results/cluster_NAME.csv. The scheduler and the workers are processes of their own, started by Dask's
+command line; every worker is bound to a loopback address of its own (127.0.0.2, 127.0.0.3, ...), so that all data pass
+real sockets. ``--rows`` makes the problem smaller for a quick look.
+
+"efficiency" is the time of one process without a cluster and with one thread, divided by workers times the time of the
+cluster. "overhead" is the time of a product beyond the time of its tiles, computed in one process, divided by the
+workers. "bytes" are those that passed the loopback interface during a product, of all programs.
+"""
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from distributed import Client
+from table import Table
+
+from kernelcg import GPRegressor, KernelRidge, backends
+from kernelcg.backends.base import KernelMatrix
+from kernelcg.backends.file_rows import FileRows
+from kernelcg.estimators.data import as_tensor
+from kernelcg.kernels import RBF, Matern
+
+FEATURES, COLUMNS = 8, 16
+
+LONGEST_STOP = 10.0
+"""Seconds for which a worker is stopped at most."""
+
+HANG = 1800.0
+"""Seconds after which a fit counts as one that hangs."""
+
+
+@contextmanager
+def started(name: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command of Dask, with one thread for each process, until this ends."""
+    command = [sys.executable, "-m", f"distributed.cli.dask_{name}", *options]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, **quiet)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGCONT)
+        process.terminate()
+        process.wait()
+
+
+def start_worker(stack: ExitStack, address: str, number: int) -> None:
+    """Start a worker with a nanny, which starts it again when it is killed."""
+    host = f"127.0.0.{number + 2}"
+    options = ("--host", host, "--nthreads", "1", "--nworkers", "1", "--no-dashboard", "--death-timeout", "60")
+    stack.enter_context(started("worker", address, *options))
+
+
+@contextmanager
+def cluster(workers: int) -> Iterator[Client]:
+    """Start a scheduler and workers; give a client."""
+    with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "scheduler.json"
+        stack.enter_context(
+            started("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file))
+        )
+        while not file.exists():
+            time.sleep(0.1)
+        client = stack.enter_context(Client(scheduler_file=str(file), set_as_default=False))
+        for number in range(workers):
+            start_worker(stack, client.scheduler.address, number)
+        client.wait_for_workers(workers, timeout=120)
+        yield client
+
+
+def normal(n: int, count: int, seed: int) -> torch.Tensor:
+    return torch.randn(n, count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def seconds(work: Callable[[], Any], repeats: int = 3) -> float:
+    """Return the least time of some runs, after one that does not count."""
+    work()
+    taken = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - began)
+    return min(taken)
+
+
+def status(pid: int | str, name: str) -> int:
+    """Return a number of bytes from the status of a process, such as VmRSS."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+
+def loopback_bytes() -> int:
+    lines = Path("/proc/net/dev").read_text().splitlines()
+    return next(int(line.split(":")[1].split()[0]) for line in lines if line.strip().startswith("lo:"))
+
+
+def kernel() -> Matern:
+    return Matern([1.5] * FEATURES)
+
+
+# what is measured
+
+
+def rates(n: int, table: Table) -> None:
+    """Compare one process, one worker and two."""
+    X, V = normal(n, FEATURES, 0), normal(n, COLUMNS, 1)
+    alone = seconds(lambda K=backends.Native(threads=1).bind(kernel(), X): K.product(V))
+    one = None
+    for workers in (1, 2):
+        with cluster(workers) as client:
+            K = backends.Dask(client=client).bind(kernel(), X)
+            product = seconds(lambda K=K: K.product(V))
+            gradient = seconds(lambda K=K: K.gradient(V, V))
+        one = one or product
+        row = {"n": n, "k": COLUMNS, "workers": workers, "product s": round(product, 4)}
+        row |= {"gradient s": round(gradient, 4), "one process s": round(alone, 4)}
+        table.add(
+            row | {"against 1 worker": round(one / product, 3), "efficiency": round(alone / workers / product, 3)}
+        )
+
+
+def overhead(n: int, table: Table) -> None:
+    """Say what a product costs beyond its arithmetic."""
+    X, V = normal(n, FEATURES, 0), normal(n, COLUMNS, 1)
+    with cluster(2) as client:
+        backend = backends.Dask(client=client)
+        K = backend.bind(kernel(), X)
+        tiles = seconds_of_tiles(backend, X, V)
+        product = seconds(lambda: K.product(V), 2)
+        before = loopback_bytes()
+        K.product(V)
+        sent = loopback_bytes() - before
+    blocks = len(backend.slices(n))
+    row = {"n": n, "k": COLUMNS, "blocks": blocks, "tasks": blocks * (blocks + 1) // 2 + blocks}
+    row |= {"product s": round(product, 3), "tiles s": round(tiles, 3)}
+    table.add(row | {"overhead ms": round(1e3 * (product - tiles / 2)), "bytes": sent, "bytes of V": 8 * V.numel()})
+
+
+def seconds_of_tiles(backend: backends.Dask, X: torch.Tensor, V: torch.Tensor) -> float:
+    """Return the time of all tiles of a product in this process with one thread, from one of either kind."""
+    here, slices = backends.Native(threads=1), backend.slices(len(X))
+    centre = torch.zeros(FEATURES, dtype=torch.float64)
+    A, B = (here.place(X[some], centre).bind(kernel()) for some in slices[:2])
+    v, w = (V[some] for some in slices[:2])
+    off, on = seconds(lambda: A._both_ways(B, w, v, torch.float64)), seconds(lambda: A.product(v))
+    count = len(slices)
+    return off * count * (count - 1) / 2 + on * count
+
+
+def memory(n: int, table: Table) -> None:
+    """Compare the growth of the driver with the formula: X if it is sent, V, the pieces of V, and Y."""
+    V = normal(n, 1, 1)
+    with tempfile.TemporaryDirectory() as folder, cluster(2) as client:
+        path = Path(folder) / "X.npy"
+        np.save(path, normal(n, FEATURES, 0).numpy())
+        for how in ("in a file", "sent"):
+            with own_memory() as grown:
+                K = bound_to_file(client, path, by_reference=how == "in a file")
+                for _ in range(3):
+                    K.product(V)
+            expected = (0 if how == "in a file" else 2 * 8 * n * FEATURES) + 6 * 8 * n
+            row = {"n": n, "X": how, "X MB": 8 * n * FEATURES // 10**6, "products": 3}
+            table.add(row | {"driver grew MB": max(grown) // 10**6, "formula MB": expected // 10**6})
+            del K
+
+
+def bound_to_file(client: Client, path: Path, *, by_reference: bool) -> KernelMatrix:
+    mapped = np.load(path, mmap_mode="r")
+    if not by_reference:
+        return backends.Dask(client=client).place(torch.from_numpy(np.array(mapped))).bind(kernel())
+    return backends.Dask(client=client, source=FileRows.of(mapped)).place(as_tensor(mapped)).bind(kernel())
+
+
+@contextmanager
+def own_memory() -> Iterator[list[int]]:
+    """Collect by how much this process grows while this lasts, pages of mapped files not counted."""
+    before, grown, done = status("self", "RssAnon"), [0], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.02):
+            grown.append(status("self", "RssAnon") - before)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield grown
+    finally:
+        done.set()
+        watcher.join()
+
+
+def steady(n: int, table: Table) -> None:
+    """Say what every process holds in the course of 500 products."""
+    X, V = normal(n, FEATURES, 0), normal(n, COLUMNS, 1)
+    with cluster(2) as client:
+        K = backends.Dask(client=client).bind(kernel(), X)
+        scheduler = client.run_on_scheduler(os.getpid)
+        for done in range(501):
+            K.product(V)
+            if done % 100 == 0:
+                pids = {"driver": "self", "scheduler": scheduler}
+                pids |= {f"worker {i}": pid for i, pid in enumerate(client.run(os.getpid).values())}
+                held = {f"{name} MB": status(pid, "VmRSS") // 10**6 for name, pid in pids.items()}
+                table.add({"n": n, "products": done} | held)
+
+
+def ridge(n: int, table: Table) -> None:
+    """Fit a file that is larger than the memory that is allowed."""
+    features = 1000
+    with tempfile.TemporaryDirectory() as folder, cluster(2) as client:
+        path, y = Path(folder) / "X.npy", normal(n, 1, 1)[:, 0].numpy()
+        file = np.lib.format.open_memmap(path, mode="w+", dtype=np.float64, shape=(n, features))
+        for start in range(0, n, 1000):
+            file[start : start + 1000] = normal(len(file[start : start + 1000]), features, start).numpy()
+            y[start : start + 1000] += np.sin(file[start : start + 1000, 0])
+        del file
+        allowed = int(0.6 * 8 * n * features)
+        options = {"method": "iterative", "preconditioner": None, "probes": 1, "memory": allowed, "rtol": 1e-4}
+        model = KernelRidge(1.0, kernel=RBF(30.0), cluster=client, **options)
+        began = time.perf_counter()
+        with own_memory() as grown:
+            model.fit(np.load(path, mmap_mode="r"), y)
+        row = {"n": n, "features": features, "X MB": 8 * n * features // 10**6, "memory MB": allowed // 10**6}
+        row |= {"iterations": int(model.report_.iterations.max()), "seconds": round(time.perf_counter() - began)}
+        row |= {"driver grew MB": max(grown) // 10**6}
+        table.add(row | {"status": model.report_.status.name, "verdict": model.certificate_.verdict.name})
+
+
+# faults
+
+
+def faults(n: int, table: Table, count: int = 20, seed: int = 0) -> None:
+    """Disturb fits and predictions, one fault each, and compare every bit with an undisturbed one."""
+    X = normal(n, 3, 0)
+    y = (torch.sin(X[:, 0]) + 0.1 * normal(n, 1, 1)[:, 0]).numpy()
+    draw = random.Random(seed)
+
+    def fitted(client: Client) -> tuple[np.ndarray, np.ndarray]:
+        options = {"method": "iterative", "optimizer": "adam", "max_iter": 2, "probes": 4, "noise": 0.05}
+        model = GPRegressor(Matern([1.0] * 3), cluster=client, **options).fit(X.numpy(), y)
+        return model.posterior_.weights.X.numpy(), model.predict(X.numpy() + 0.1)
+
+    with cluster(2) as client, ExitStack() as stack:
+        began = time.perf_counter()
+        calm = fitted(client)
+        usual = time.perf_counter() - began
+        for number in range(count):
+            client.wait_for_workers(2, timeout=120)
+            kind, when = draw.choice(FAULTS), draw.uniform(0, usual)
+            late = threading.Timer(when, kind, (client, draw, stack, number))
+            began, found = time.perf_counter(), list[Any]()
+            work = threading.Thread(target=lambda: found.append(fitted(client)), daemon=True)  # noqa: B023
+            late.start()
+            work.start()
+            work.join(HANG)
+            late.join()
+            equal = bool(found) and all(np.array_equal(a, b) for a, b in zip(calm, found[0], strict=True))
+            verdict = "the same bits" if equal else "WRONG" if found else "HANGS" if work.is_alive() else "RAISED"
+            row = {"fault": number, "kind": kind.__name__, "after s": round(when, 1), "n": n}
+            table.add(
+                row | {"fit s": round(time.perf_counter() - began, 1), "calm s": round(usual, 1), "result": verdict}
+            )
+
+
+def worker_pid(client: Client, draw: random.Random) -> int:
+    found: dict[str, int] = client.run(os.getpid)
+    return draw.choice(sorted(found.values()))
+
+
+def killed(client: Client, draw: random.Random, stack: ExitStack, number: int) -> None:
+    """A worker loses its power; its nanny starts another."""
+    os.kill(worker_pid(client, draw), signal.SIGKILL)
+
+
+def stopped(client: Client, draw: random.Random, stack: ExitStack, number: int) -> None:
+    """A worker does nothing for a while, and answers nobody."""
+    pid = worker_pid(client, draw)
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(draw.uniform(1, LONGEST_STOP))
+    os.kill(pid, signal.SIGCONT)
+
+
+def restarted(client: Client, draw: random.Random, stack: ExitStack, number: int) -> None:
+    """A worker is restarted in good order."""
+    client.restart_workers([draw.choice(sorted(client.scheduler_info(n_workers=-1)["workers"]))], timeout=120)
+
+
+def joined(client: Client, draw: random.Random, stack: ExitStack, number: int) -> None:
+    """A worker joins late, and stays until the end."""
+    start_worker(stack, client.scheduler.address, 10 + number)
+
+
+def all_killed(client: Client, draw: random.Random, stack: ExitStack, number: int) -> None:
+    """All workers are lost at once; their nannies start others."""
+    for pid in client.run(os.getpid).values():
+        os.kill(pid, signal.SIGKILL)
+
+
+FAULTS = (killed, killed, stopped, restarted, joined, all_killed)
+
+WORK: dict[str, tuple[Callable[[int, Table], None], int]] = {
+    "rates": (rates, 30_000),
+    "overhead": (overhead, 100_000),
+    "memory": (memory, 500_000),
+    "steady": (steady, 12_000),
+    "ridge": (ridge, 50_000),
+    "faults": (faults, 12_000),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", choices=[*WORK, []], help="by default all")
+    parser.add_argument("--rows", type=int, help="of a quick look; its results are not written")
+    options = parser.parse_args()
+    for name in options.names or WORK:
+        work, n = WORK[name]
+        table = Table()
+        work(options.rows or n, table)
+        if options.rows is None:
+            table.save(f"cluster_{name}.csv")
+
+
+if __name__ == "__main__":
+    main()
