@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from kernelcg.cli.app import app
 from kernelcg.cli.fitting import _code
+from kernelcg.cli.words import line, styled
 from kernelcg.errors import Interrupted, StopRequested
 from kernelcg.events import EventKind
 from kernelcg.tables import Table, fit_table
@@ -360,3 +361,18 @@ def test_the_memory_of_reading_is_said_before(folder, monkeypatch):
     done = kernelcg("plan", folder / "houses.csv", "-t", "price")
     assert "takes about" in done.stderr
     assert "of memory" in done.stderr.replace("\n", " ")
+
+
+def test_a_terminal_shows_labels_and_verdicts_in_colour():
+    for verdict, style in (("certified: to 1 %", "bold green"), ("NOT exact: why", "bold red")):
+        text = f"{line('held out 10%', 'RMSE 1')}\n{line('numerics', verdict)}"
+        found = styled(text)
+        assert found.plain == text
+        marked = {(text[span.start : span.end].strip(), span.style) for span in found.spans}
+        assert marked == {("held out 10%", "bold cyan"), ("numerics", "bold cyan"), (verdict.split(":")[0], style)}
+
+
+def test_files_are_never_coloured_or_broken(folder):
+    done = kernelcg("info", folder / "houses.kcg")
+    assert "\x1b" not in done.stdout
+    assert any(len(one) > 100 for one in done.stdout.splitlines())

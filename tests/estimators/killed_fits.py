@@ -33,21 +33,22 @@ rng = np.random.default_rng(0)
 X = rng.normal(size=(150, 2))
 f = np.sin(2 * X[:, 0]) + X[:, 1]
 y = f + 0.1 * rng.normal(size=150)
-model, target = ESTIMATOR, TARGET
-state, result = map(Path, sys.argv[1:])
 print("begins", flush=True)
-model.fit(X, target, callback=checkpoints(state, every=0.0), resume=state if state.exists() else None)
-learned = model.learning_ if isinstance(model.learning_, tuple) else (model.learning_,)
-theta = np.concatenate([one.gp.log_parameters().numpy() for one in learned])
-np.save(result, np.concatenate([theta, [len(one.steps) for one in learned], np.ravel(model.predict(X[:5]))]))
+for state in map(Path, sys.argv[1:]):
+    model, target = ESTIMATOR, TARGET
+    model.fit(X, target, callback=checkpoints(state, every=0.0), resume=state if state.exists() else None)
+    learned = model.learning_ if isinstance(model.learning_, tuple) else (model.learning_,)
+    theta = np.concatenate([one.gp.log_parameters().numpy() for one in learned])
+    found = np.concatenate([theta, [len(one.steps) for one in learned], np.ravel(model.predict(X[:5]))])
+    np.save(state.with_suffix(".npy"), found)
 """
 
 
-def child(fit: str, state: Path, result: Path) -> subprocess.Popen[str]:
-    """Return a process that is about to fit, or to go on with a fit whose state is there."""
+def child(fit: str, *states: Path) -> subprocess.Popen[str]:
+    """Return a process that is about to fit, or for states that are there to go on, one after the other."""
     estimator, target = FITS[fit]
     code = CHILD.replace("ESTIMATOR", estimator).replace("TARGET", target)
-    process = subprocess.Popen([sys.executable, "-c", code, state, result], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", code, *states], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "begins\n"
     return process
@@ -55,24 +56,26 @@ def child(fit: str, state: Path, result: Path) -> subprocess.Popen[str]:
 
 def whole(fit: str, folder: Path) -> tuple[bytes, float]:
     """Return what an undisturbed fit ends with, and the seconds that it takes."""
-    with child(fit, folder / "whole.state", folder / "whole.npy") as process:
+    with child(fit, folder / "whole.state") as process:
         began = time.monotonic()
         assert process.wait() == 0
     return (folder / "whole.npy").read_bytes(), time.monotonic() - began
 
 
-def killed(fit: str, seconds: float, folder: Path) -> tuple[bytes, bool]:
-    """Return what a fit ends with that is killed after so many seconds and goes on, and whether it had a state."""
-    state, result = folder / "killed.state", folder / "killed.npy"
-    state.unlink(missing_ok=True)
-    result.unlink(missing_ok=True)
-    with child(fit, state, result) as first:
-        time.sleep(seconds)
-        first.send_signal(signal.SIGKILL)
-    had_state = state.exists()
-    with child(fit, state, result) as second:
+def killed(fit: str, moments: list[float], folder: Path) -> list[tuple[bytes, bool]]:
+    """Return what fits end with that are killed after so many seconds each and go on, and whether they had a state.
+
+    Each is killed in a process of its own; one fresh process goes on with all of them.
+    """
+    states = [folder / f"{number}.state" for number in range(len(moments))]
+    for state, seconds in zip(states, moments, strict=True):
+        with child(fit, state) as first:
+            time.sleep(seconds)
+            first.send_signal(signal.SIGKILL)
+    had_state = [state.exists() for state in states]
+    with child(fit, *states) as second:
         assert second.wait() == 0
-    return result.read_bytes(), had_state
+    return [(state.with_suffix(".npy").read_bytes(), had) for state, had in zip(states, had_state, strict=True)]
 
 
 def main() -> None:
@@ -86,7 +89,8 @@ def main() -> None:
     for fit in options.fits:
         with tempfile.TemporaryDirectory() as folder:
             truth, duration = whole(fit, Path(folder))
-            found = [killed(fit, source.uniform(0, duration), Path(folder)) for _ in range(options.moments)]
+            moments = [source.uniform(0, duration) for _ in range(options.moments)]
+            found = killed(fit, moments, Path(folder))
         same, states = sum(one == truth for one, _ in found), sum(had_state for _, had_state in found)
         failures += len(found) - same
         print(f"{fit}: {same} of {len(found)} the same bytes, {states} went on from a state", flush=True)

@@ -75,6 +75,5 @@ def test_a_killed_fit_goes_on_to_the_same_numbers(tmp_path):
     """Two moments of one fit; ``make fuzz-kills`` tries twenty of each kind."""
     fit = "regression by PCG"
     truth, duration = whole(fit, tmp_path)
-    for share in (0.3, 0.8):
-        found, _ = killed(fit, share * duration, tmp_path)
+    for found, _ in killed(fit, [0.3 * duration, 0.8 * duration], tmp_path):
         assert found == truth

@@ -157,7 +157,7 @@ def plan(table: TableOptions, as_json: AsJson = False) -> None:
             found |= {"seconds": made.seconds, "bytes": made.bytes, "memory": made.budget, "reason": made.reason}
             print(json.dumps(found))
         else:
-            print("\n".join([*words.of_table(prepared), words.line("plan", words.of_plan(made)), made.explain()]))
+            words.show("\n".join([*words.of_table(prepared), words.line("plan", words.of_plan(made)), made.explain()]))
 
 
 @app.command(epilog="Example: kernelcg predict houses.kcg new_houses.csv --out prices.csv --interval 90")

@@ -82,7 +82,7 @@ def run_fit(prepared: Prepared, request: FitRequest) -> int:
 
     def say(text: str) -> None:
         if not request.as_json:
-            print(text, flush=True)
+            words.show(text)
 
     say("\n".join(words.of_table(prepared)))
     planned = prepared.estimator.plan(prepared.X, prepared.y)
@@ -154,6 +154,7 @@ def run_predict(
     delimiter: str | None,
     encoding: str | None,
     quiet: bool,
+    digits: int = 10,
 ) -> int:
     """Predict for every row of a table, write or print the predictions, and return the code to end with."""
     if out is not None and out.suffix.lower() not in PREDICTIONS:
@@ -172,19 +173,19 @@ def run_predict(
     if keep:
         found = table.frame.join(found, rsuffix=" (predicted)")
     if out is None:
-        print(found.to_csv(index=False), end="")
+        print(found.to_csv(index=False, float_format=f"%.{digits}g"), end="")
     else:
-        replace_file(out, _encoded(found, out.suffix.lower()))
+        replace_file(out, _encoded(found, out.suffix.lower(), digits))
     return CERTIFIED if fitted.is_certified else NOT_CERTIFIED
 
 
-def _encoded(predictions: pd.DataFrame, ending: str) -> bytes:
+def _encoded(predictions: pd.DataFrame, ending: str, digits: int) -> bytes:
     """Return predictions as the content of a file with this ending."""
     if ending in (".parquet", ".pq"):
         stream = io.BytesIO()
         predictions.to_parquet(stream, index=False)
         return stream.getvalue()
-    text: bytes = predictions.to_csv(index=False).encode()
+    text: bytes = predictions.to_csv(index=False, float_format=f"%.{digits}g").encode()
     return gzip.compress(text) if ending == ".gz" else text
 
 
@@ -207,7 +208,7 @@ def run_info(path: Path, *, as_json: bool) -> None:
         *words.of_model(model),
         words.line("numerics", words.of_numerics(model)),
     ]
-    print("\n".join(lines))
+    words.show("\n".join(lines))
 
 
 def run_report(path: Path, page: Path) -> None:
@@ -215,7 +216,7 @@ def run_report(path: Path, page: Path) -> None:
     from kernelcg.reports import write_page
 
     write_page(load_table_model(path), page)
-    print(words.line("saved", str(page)))
+    words.show(words.line("saved", str(page)))
 
 
 def run_solve(

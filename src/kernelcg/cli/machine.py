@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from kernelcg import backends
-from kernelcg.cli.words import line
+from kernelcg.cli.words import line, show
 from kernelcg.planning.plan import in_bytes, in_time
 from kernelcg.planning.planner import Options, Resources, Workload, planned
 from kernelcg.planning.pricing import pricing_of
@@ -76,9 +76,11 @@ def run_demo(folder: Path, *, quiet: bool) -> int:
     frame = houses()
     frame.to_csv(data, index=False)
     frame.drop(columns="price").head(5).assign(area=lambda t: t.area + 20).to_csv(new, index=False)
-    print(f"$ kernelcg fit {data} --target price --out {model}")
+    show(f"$ kernelcg fit {data} --target price --out {model}")
     code = run_fit(prepare(read_table(data), "price"), FitRequest(model, page, quiet=quiet))
-    print(f"$ kernelcg predict {model} {new}")
-    run_predict(model, str(new), out=None, interval=0.95, keep=False, delimiter=None, encoding=None, quiet=True)
+    show(f"$ kernelcg predict {model} {new}")
+    run_predict(
+        model, str(new), out=None, interval=0.95, keep=False, delimiter=None, encoding=None, quiet=True, digits=4
+    )
     print(f"open {page} in a browser: it needs no network")
     return code

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 import torch
+from rich.console import Console
+from rich.text import Text
 
 from kernelcg.estimators.relevance import INVISIBLE
 from kernelcg.inference.bounds.verdict import Verdict
@@ -22,6 +24,22 @@ LABEL = 13
 def line(label: str, text: str) -> str:
     """Return a labelled line."""
     return f"{label:<{LABEL}}{text}"
+
+
+def styled(text: str) -> Text:
+    """Return lines as a terminal shows them: labels in bold, verdicts and warnings in colour."""
+    found = Text(text)
+    found.highlight_regex(rf"(?m)^\S[^\n]{{{LABEL - 2}}} (?=\S)", "bold cyan")
+    found.highlight_regex(r"(?m)(?<=^numerics     )certified", "bold green")
+    found.highlight_regex(r"(?m)(?<=^numerics     )(?!certified)[^\n:]*", "bold red")
+    found.highlight_regex(r"(?m)^warning .*$", "yellow")
+    found.highlight_regex(r"(?m)^\$ .*$", "bold")
+    return found
+
+
+def show(text: str) -> None:
+    """Print lines: with colours on a terminal, plain elsewhere, never broken."""
+    Console(highlight=False).print(styled(text), soft_wrap=True)
 
 
 def of_table(prepared: Prepared) -> list[str]:

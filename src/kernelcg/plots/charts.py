@@ -15,6 +15,9 @@ ACCENT, SECOND, GREY = "#4c78a8", "#e45756", "#8a8f98"
 MOST_POINTS = 2000
 """Points that a picture shows; more are thinned out evenly."""
 
+OVERLAP = 1.06
+"""Size of the cells of a map relative to their distance, so that no gaps show between them."""
+
 LEVELS = np.linspace(0.05, 0.95, 19)
 """Nominal coverages at which calibration is judged."""
 
@@ -139,7 +142,7 @@ def _cells(x: ArrayLike, y: ArrayLike) -> pd.DataFrame:
     xs, ys = np.unique(np.asarray(x, dtype=float)), np.unique(np.asarray(y, dtype=float))
     wide, high = (float(np.diff(values).mean()) if len(values) > 1 else 1.0 for values in (xs, ys))
     frame = pd.DataFrame({"x": x, "y": y})
-    return frame.assign(x2=frame.x + wide, y2=frame.y + high)
+    return frame.assign(x2=frame.x + OVERLAP * wide, y2=frame.y + OVERLAP * high)
 
 
 def map_of(x: ArrayLike, y: ArrayLike, value: ArrayLike, names: Sequence[str]) -> Any:
@@ -147,7 +150,7 @@ def map_of(x: ArrayLike, y: ArrayLike, value: ArrayLike, names: Sequence[str]) -
     frame = _cells(x, y).assign(value=np.asarray(value, dtype=float))
     return (
         alt.Chart(frame)
-        .mark_rect(strokeWidth=0.5)
+        .mark_rect()
         .encode(
             alt.X("x", title=names[0], scale=alt.Scale(zero=False, nice=False)),
             alt.X2("x2"),
@@ -178,7 +181,7 @@ def boundaries(x: ArrayLike, y: ArrayLike, classes: Sequence[str], certainty: Ar
     frame = _cells(x, y).assign(**{"class": list(classes), "probability": np.asarray(certainty, dtype=float)})
     return (
         alt.Chart(frame)
-        .mark_rect(strokeWidth=0.5)
+        .mark_rect()
         .encode(
             alt.X("x", title=names[0], scale=alt.Scale(zero=False, nice=False)),
             alt.X2("x2"),

@@ -32,7 +32,6 @@ def page_of(model: TableModel) -> str:
         title=f"{model.target} from {model.facts.get('source', 'a table')}",
         model=model,
         facts=model.facts,
-        certificates=[str(one) for one in model.certificates],
         plan=model.estimator.plan_.explain(),
         kernel=str(model.estimator.kernel_),
         columns=[(column.name, str(column.kind), _details(column)) for column in model.encoding.columns],

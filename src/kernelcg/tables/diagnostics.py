@@ -31,7 +31,7 @@ def surprises(model: Any, y: NDArray[np.float64], rows: NDArray[np.int64]) -> di
 
 def convergence(report: Any) -> list[float]:
     """Return the largest relative residual of the columns of a solve after each iteration; none of a direct one."""
-    if report is None or isinstance(report, tuple) or len(report.residual_norms) < 3:
+    if report is None or isinstance(report, tuple) or len(report.residual_norms) < 2:
         return []
     sizes = report.right_hand_norms.clamp_min(1e-300)
     worst = (report.residual_norms / sizes).amax(1)
