@@ -18,7 +18,7 @@ ROWS = 100
 
 PROBLEMS = {"regression": range(40), "laplace": range(40), "ridge": range(12), "batches": range(8)}
 
-UNMENDED = {("regression", 25): "off by 0.27 noise sd and 5e-6 sd of y, and certified"}
+UNMENDED: dict[tuple[str, int], str] = {}
 """Problems that show a defect which is not mended yet, with the reason; delete those that are."""
 
 
@@ -34,3 +34,38 @@ def marks(family: str, seed: int) -> list[pytest.MarkDecorator]:
 def test_promises_are_kept(family, seed):
     outcome = judged((family, seed), ROWS)
     assert outcome.good, "\n".join([outcome.story, *outcome.violations, *outcome.failures])
+
+
+ONCE_BROKEN = {
+    1056: "a bare LinAlgError, since HᵀA⁻¹H was singular",
+    3006: "weights of 1e9 that float64 has too few digits for: a mean that was off by 4e-6 of y and certified",
+    3052: "leave-one-out of 4 rows by probes, off by more than the standard errors that they claimed",
+    20267: "a negative [A⁻¹]_ii, and NaN for a standard deviation left out",
+    20425: "log|A| of 26 rows by probes, off by 12 of their standard errors",
+    20527: "a negative [A⁻¹]_ii",
+    20857: "the evidence in the middle of a bracket that rounding had made wide",
+}
+"""Regressions that once broke a promise, of whatever size, and how."""
+
+
+@pytest.mark.parametrize("seed", ONCE_BROKEN)
+def test_promises_that_were_broken_once(seed):
+    outcome = judged(("regression", seed))
+    assert outcome.good, "\n".join([outcome.story, *outcome.violations, *outcome.failures])
+
+
+ONCE_FLAGGED = {
+    20036: "rounding came before rtol, but the mean was known to 2 % of the noise",
+    20057: "leave-one-out of 4 rows with 4 drift functions",
+    20071: "the drift cancelled in leave-one-out and in variances",
+    20077: "the rounding of A⁻¹H beside the noise in variances",
+    20082: "the rounding of kᵀA⁻¹H with a row far away",
+}
+"""Regressions with right answers about which something was warned without need, and why."""
+
+
+@pytest.mark.parametrize("seed", ONCE_FLAGGED)
+def test_what_is_known_is_not_warned_about(seed):
+    outcome = judged(("regression", seed))
+    assert outcome.good
+    assert not outcome.flags

@@ -12,6 +12,7 @@ from inference.hard_cases import CONVERGED, MOST_STEPS, POINTS, SOLUTIONS, case,
 
 from kernelcg.inference.bounds.log_evidence import determinant_of_factor, quadratic_bracket
 from kernelcg.inference.bounds.lower_bound import Exact, LowerBound
+from kernelcg.inference.bounds.recomputed import in_full
 from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF, Rounding, error_of_drift
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics, Trail, iterative_estimate
 from kernelcg.inference.learning.criterion_value import generalised_least_squares
@@ -34,12 +35,15 @@ def assert_below(lower, upper, what, one, kind):
 def check_solutions(one, kind, posterior, truth):
     """‖a − A⁻¹b‖_A and ‖G − A⁻¹H‖_A are below their bounds; the least bᵀA⁻¹b and log|A| lie in their brackets."""
     weights, drift = posterior.weights, posterior.drift_bounds()
-    b, a = truth.Y - truth.H @ real(posterior.beta), real(weights.X)
+    b, a = truth.Y - truth.H @ real(posterior.beta), in_full(weights.X, weights.tail)
     error = real(weights.error) + real(drift.right)  # b itself was rounded
     assert_below(truth.error_norm(b, a), error, "error of the weights", one, kind)
-    assert_below(truth.error_norm(truth.H, real(posterior.drift_weights.X)), real(drift.error), "error of G", one, kind)
-    least, most = quadratic_bracket(posterior)
+    G = in_full(posterior.drift_weights.X, posterior.drift_weights.tail)
+    assert_below(truth.error_norm(truth.H, G), real(drift.error), "error of G", one, kind)
+    least, estimate, most = quadratic_bracket(posterior)
     q = truth.least_quadratic_forms().sum()
+    assert_below(least, estimate, "estimate of the quadratic form", one, kind)
+    assert_below(estimate, most, "estimate of the quadratic form", one, kind)
     assert_below(least, q, "lower end of the quadratic form", one, kind)
     assert_below(q, most, "upper end of the quadratic form", one, kind)
     if isinstance(posterior.bound, Exact):

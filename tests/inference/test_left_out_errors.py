@@ -8,6 +8,7 @@ from inference.extended import IS_EXTENDED, REAL, real
 
 from kernelcg import GPRegressor
 from kernelcg.errors import ConvergenceWarning
+from kernelcg.inference.gaussian import conditioning
 from kernelcg.inference.gaussian import leave_one_out as module
 from kernelcg.inference.gaussian.conditioning import condition
 from kernelcg.inference.gaussian.leave_one_out import leave_one_out
@@ -82,5 +83,6 @@ def test_few_rows_are_factorised_where_iterations_leave_too_large_an_error(monke
     assert found.status is Status.CONVERGED
     np.testing.assert_allclose(found.variances, 1 / np.diag(B), rtol=1e-8)
     np.testing.assert_allclose(found.residuals, B @ Y / np.diag(B)[:, None], rtol=1e-7)
-    monkeypatch.setattr(module, "FACTORISED_ROWS", 0)
+    monkeypatch.setattr(conditioning, "FACTORISED_ROWS", 0)
+    posterior = condition(problem, gp, method="iterative", stopping=rough, generator=seeded(0))
     assert leave_one_out(posterior, generator=seeded(0)).status is not Status.CONVERGED

@@ -103,7 +103,9 @@ def test_verdicts():
     assert some(**{**sure, "mean_error": 0.05, "error_at_data": 0.02}).verdict is Verdict.UNINFORMATIVE
     assert some(**{**sure, "mean_error": 59e3}).verdict is Verdict.UNINFORMATIVE
     assert some(**{**sure, "noise": 1e-9}).verdict is Verdict.CERTIFIED  # 1e-5 of the spread of y
-    assert some(**sure, status=Status.STAGNATED).verdict is Verdict.NOT_EXACT
+    assert some(**sure, status=Status.MAX_ITERATIONS).verdict is Verdict.NOT_EXACT
+    assert some(**sure, status=Status.PRECISION_EXHAUSTED).verdict is Verdict.CERTIFIED  # the bound holds all the same
+    assert some(**{**sure, "mean_error": 59e3}, status=Status.PRECISION_EXHAUSTED).verdict is Verdict.NOT_EXACT
 
 
 def test_words():
@@ -117,7 +119,7 @@ def test_words():
     little = str(some(**{**sure, "mean_error": 59e3, "rounding_floor": 59e3}))
     assert little.startswith("solved, but the bound says little: at the data the mean is exact to 1e-06")
     assert "6e+04 (5.9e+04 times the spread of y), because the noise is so small" in little
-    assert str(some(**sure, status=Status.STAGNATED)).startswith("NOT exact: ")
+    assert str(some(**sure, status=Status.MAX_ITERATIONS)).startswith("NOT exact: ")
     assert re.search(r"\n  log marginal likelihood \S+; exact to \S+, by an exact factor$", str(some(**sure)))
     known = replace(some(**sure), standard_error=0.2, lower=-np.inf)
     assert str(known).endswith("standard error 0.2 from the random probes; how exact it is beside that is not known")

@@ -234,6 +234,7 @@ def _require_sound(tensors: Mapping[str, Tensor], prefix: str) -> None:
     }
     if f"{prefix}weights.quadratic" in tensors:  # version 0.1 had no brackets of quadratic forms
         numbers |= {f"{name}.quadratic": (k,) for name, k in solved.items()}
+    numbers |= {f"{name}.tail": (n, k) for name, k in solved.items() if f"{prefix}{name}.tail" in tensors}
     require_numbers(tensors, {f"{prefix}{name}": shape for name, shape in numbers.items()})
     bounds: dict[str, tuple[int, ...]] = {
         f"{name}.{part}": (k,)

@@ -61,6 +61,13 @@ def long_double_entries(kernel: Kernel) -> Entries | None:
     return None if found is None else lambda X, Y: found(kernel, X, Y)
 
 
+def has_sines(kernel: Kernel) -> bool:
+    """Whether an entry takes a sine for each feature, which is most of what it costs."""
+    if isinstance(kernel, Sum | Product):
+        return has_sines(kernel.left) or has_sines(kernel.right)
+    return has_sines(kernel.kernel) if isinstance(kernel, Power) else isinstance(kernel, Periodic)
+
+
 def _constant(kernel: Constant, X: Reals, Y: Reals) -> Reals:
     return np.full((len(X), len(Y)), reals(kernel.variance)[()])
 

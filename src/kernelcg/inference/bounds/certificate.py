@@ -9,6 +9,7 @@ from torch import Tensor
 from kernelcg.inference.bounds.log_evidence import UNKNOWN, log_evidence
 from kernelcg.inference.bounds.rounding import STANDARDISED, UNIT_ROUNDOFF, error_of_drift
 from kernelcg.inference.bounds.verdict import Verdict
+from kernelcg.inference.gaussian.brackets import evaluated
 from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.solvers import Status
 
@@ -17,6 +18,9 @@ OF_NOISE, OF_SPREAD = 0.01, 1e-4
 
 ELSEWHERE = 0.1
 """Error of the mean away from the data, in standard deviations of y, beside which a small one at the data counts."""
+
+BY_ROUNDING = (Status.PRECISION_EXHAUSTED, Status.STAGNATED)
+"""Ends of a solve at which float64 has no more to give."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,13 +68,17 @@ class Certificate:
 
     @property
     def verdict(self) -> Verdict:
-        """Return what is known, in one word."""
-        if not self.met:
-            return Verdict.NOT_EXACT
+        """Return what is known, in one word.
+
+        Bounds hold for whatever a solve ended with: where rounding came before the tolerance that was asked for, a
+        small one is as good.
+        """
         known = self._is_small(self.mean_error) or (
             self._is_small(self.error_at_data) and self.mean_error <= ELSEWHERE * self.spread
         )
-        return Verdict.CERTIFIED if known else Verdict.UNINFORMATIVE
+        if known and (self.met or self.status in BY_ROUNDING):
+            return Verdict.CERTIFIED
+        return Verdict.UNINFORMATIVE if self.met else Verdict.NOT_EXACT
 
     def _is_small(self, error: float) -> bool:
         return error <= max(OF_NOISE * self.noise, OF_SPREAD * self.spread)
@@ -185,7 +193,7 @@ def largest_errors(posterior: Posterior) -> tuple[Tensor, Tensor]:
         H_error = error_of_drift(problem.drift, problem.X)
         rest = rest + (H_error @ posterior.beta.abs()).amax(0)
         errors = errors + (float(drift.leverage(problem.H, H_error)[2].max()) + largest) * drift.coefficients
-    return errors + rest, largest * weights.floor + rest
+    return errors + rest, errors * weights.floor / weights.error.clamp_min(1e-300) + rest
 
 
 def errors_at_data(posterior: Posterior) -> Tensor:
@@ -214,6 +222,7 @@ def _evaluation_at_data(posterior: Posterior, of_Y: Tensor) -> Tensor:
     if float(bound.max()) <= 1e-3 * math.sqrt(posterior.A.spectrum_floor()):
         return bound
     scaled = posterior.A.diagonal[:, None] * weights.X
-    off = (posterior.mean(problem.X) - (problem.Y - weights.R - scaled)).abs()
+    in_float64, _ = evaluated(posterior, problem.X, weights, posterior.beta, math.inf)
+    off = (in_float64 - (problem.Y - weights.R - scaled)).abs()
     off = off + rounding.of_residual(weights) + of_Y + 4 * UNIT_ROUNDOFF * (weights.R.abs() + scaled.abs())
     return torch.minimum(bound, off)

@@ -4,11 +4,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from kernelcg.inference.bounds.lower_bound import Exact, LowerBound
 from kernelcg.inference.bounds.recomputed import LongDouble
 from kernelcg.inference.bounds.rounding import Rounding
+from kernelcg.inference.gaussian.conditioning import few_rows
 from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.inference.learning.criterion_value import log_density
 from kernelcg.kernels.long_double import reals
@@ -43,18 +45,19 @@ UNKNOWN = Evidence(math.nan, math.nan, -math.inf, math.inf, "nothing", Status.CO
 
 
 def log_evidence(posterior: Posterior, probes: int, seed: int) -> Evidence:
-    """Return the log marginal likelihood: in the middle of its bracket, as far as the quadratic form decides.
+    """Return the log marginal likelihood: in the middle of what the residual leaves open, which rounding widens.
 
-    log|A| is that of the factor in the direct method; else it comes from Lanczos quadrature, preconditioned by the
-    low-rank P ⪯ A, which brackets it, or by a Vecchia preconditioner where one was needed: that has the smaller
-    standard error, and its bracket assumes that no eigenvalue of the preconditioned A is below 0.1, as far as Ritz
-    values tell.
+    log|A| is that of the factor in the direct method and for few rows; else it comes from Lanczos quadrature,
+    preconditioned by the low-rank P ⪯ A, which brackets it, or by a Vecchia preconditioner where one was needed: that
+    has the smaller standard error, and its bracket assumes that no eigenvalue of the preconditioned A is below 0.1, as
+    far as Ritz values tell.
     """
     bound, (n, c) = posterior.bound, posterior.problem.Y.shape
     A = posterior.problem.system(posterior.gp)
-    least, most = quadratic_bracket(posterior)
-    if isinstance(bound, Exact):
-        determinant, off = determinant_of_factor(A, bound.P.L.diagonal())
+    least, quadratic, most = quadratic_bracket(posterior)
+    pivots = bound.P.L.diagonal() if isinstance(bound, Exact) else _pivots_of_few(posterior, A)
+    if pivots is not None:
+        determinant, off = determinant_of_factor(A, pivots)
         low, high, spread, status = determinant - off, determinant + off, 0.0, Status.CONVERGED
         rests_on = "an exact factor"
     else:
@@ -64,7 +67,7 @@ def log_evidence(posterior: Posterior, probes: int, seed: int) -> Evidence:
         determinant, low, high = found.value, found.lower - off, found.upper + off
         spread, status, rests_on = found.standard_error, found.status, "Ritz values" if floor < 1 else "a P below A"
     return Evidence(
-        log_density(n, c, 0.5 * (least + most), determinant),
+        log_density(n, c, quadratic, determinant),
         0.5 * c * spread,
         log_density(n, c, most, high),
         log_density(n, c, least, low),
@@ -73,17 +76,28 @@ def log_evidence(posterior: Posterior, probes: int, seed: int) -> Evidence:
     )
 
 
-def quadratic_bracket(posterior: Posterior) -> tuple[float, float]:
-    """Return numbers below and above the least of (Y − Hβ)ᵀA⁻¹(Y − Hβ) over β, summed over the columns of Y.
+def _pivots_of_few(posterior: Posterior, A: KernelPlusDiagonal) -> Tensor | None:
+    """Return L_ii of A = LLᵀ if there are few rows and rounding leaves A positive definite."""
+    if not few_rows(posterior.problem):
+        return None
+    L, failed = torch.linalg.cholesky_ex(A.dense())
+    return None if bool(failed) else L.diagonal()
+
+
+def quadratic_bracket(posterior: Posterior) -> tuple[float, float, float]:
+    """Return a number below the least of (Y − Hβ)ᵀA⁻¹(Y − Hβ) over β, summed over the columns, an estimate, one above.
 
     `Certified` brackets q = bᵀA⁻¹b of the computed b = Y − Hβ, whose rounding moves √q by no more than its own norm;
-    and a β that is off by δ makes q larger than the least by ‖δ‖²_S.
+    and a β that is off by δ makes q larger than the least by ‖δ‖²_S. The estimate is in the middle of what the residual
+    leaves open, without rounding, which may move it either way.
     """
     weights, drift = posterior.weights, posterior.drift_bounds()
     low = (weights.quadratic - weights.quadratic_error).clamp_min(0).sqrt() - drift.right
     high = (weights.quadratic + weights.error.square() + weights.quadratic_error).clamp_min(0).sqrt() + drift.right
     least = (low.clamp_min(0).square() - drift.coefficients.square()).clamp_min(0)
-    return float(least.sum()), float(high.square().sum())
+    by_residual = (weights.error - weights.floor).clamp_min(0).square()
+    estimate = torch.minimum(torch.maximum(weights.quadratic + 0.5 * by_residual, least), high.square())
+    return float(least.sum()), float(estimate.sum()), float(high.square().sum())
 
 
 def determinant_rounding(A: KernelPlusDiagonal, rounding: Rounding) -> float:

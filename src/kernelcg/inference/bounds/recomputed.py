@@ -16,14 +16,17 @@ from kernelcg.inference.bounds.rounding import (
     lengths_of,
 )
 from kernelcg.inference.gaussian.drift import Drift
-from kernelcg.kernels.long_double import LONG_ROUNDOFF, Entries, Reals, long_double_entries, reals
+from kernelcg.kernels.long_double import LONG_ROUNDOFF, Entries, Reals, has_sines, long_double_entries, reals
 from kernelcg.operators import KernelPlusDiagonal
 
 OPERATIONS = 1e9
 """Operations in long double that one check may take, about ten seconds of one core: 7,000 rows of ten features."""
 
 OPERATIONS_PER_ENTRY = 10
-"""Those of the exponential and the root of an entry, in units of what a feature costs it; a column costs a third."""
+"""Those of the exponential and the root of an entry, in units of what a feature costs it; a column costs a third, and a
+feature of a periodic kernel, for which a sine is computed, `SINE` as much."""
+
+SINE = 8
 
 ENTRIES_AT_ONCE = 1 << 18
 
@@ -49,19 +52,23 @@ class LongDouble:
         rows : of K that will be needed; None means all n
         """
         n, d = A.X.shape
-        work = (n if rows is None else rows) * n * (OPERATIONS_PER_ENTRY + d + columns / 3)
+        features = d * (SINE if has_sines(A.kernel) else 1)
+        work = (n if rows is None else rows) * n * (OPERATIONS_PER_ENTRY + features + columns / 3)
         entries = long_double_entries(A.kernel)
         if LONG_ROUNDOFF > UNIT_ROUNDOFF / 1000 or entries is None or work > operations or A.scale is not None:
             return None
         lengths = float(A.kernel.rounding_lengths(A.X.new_zeros(1, d, dtype=torch.float64)).max()) + d / 4
         return cls(A, entries, Rounding.with_lengths(A, lengths, LONG_ROUNDOFF))
 
-    def certified(self, B: Tensor, X: Tensor, bound: EnergyBound, points: Tensor | None = None) -> Certified:
-        """Return what `rounding.certified` does, from a residual in long double. With ``points`` x*, B is k(X, x*).
+    def certified(
+        self, B: Tensor, X: Tensor, bound: EnergyBound, points: Tensor | None = None, tail: Tensor | None = None
+    ) -> Certified:
+        """Return what `rounding.certified` does for X + tail, from a residual in long double.
 
-        D may have been rounded once in float64, and the residual is in the end: these count with u of float64.
+        With ``points`` x*, B is k(X, x*). D may have been rounded once in float64, and the residual is in the end:
+        these count with u of float64.
         """
-        data, V = reals(self.A.X), reals(X)
+        data, V = reals(self.A.X), in_full(X, tail)
         exact_B = reals(B) if points is None else self.entries(data, reals(points))
         exact_R = self._residual(exact_B, V)
         R, quadratic = _tensor(exact_R, X), _tensor((exact_B * V + V * exact_R).sum(0), X)
@@ -74,13 +81,13 @@ class LongDouble:
         floor = floor + UNIT_ROUNDOFF * (own + self.rounding.norm(R))
         rounded = self.rounding.of_products(roots, X) + self.rounding.gamma * (_tensor(exact_B, X) * X).abs().sum(0)
         rounded = rounded + UNIT_ROUNDOFF * (DX2 + (X * R).abs().sum(0) + quadratic.abs())
-        return Certified(X, R, energy_norms(bound, R) + floor, floor, quadratic, rounded, self.rounding.gamma)
+        return Certified(X, R, energy_norms(bound, R) + floor, floor, quadratic, rounded, self.rounding.gamma, tail)
 
-    def mean(self, X: Tensor, a: Tensor, drift: Drift, beta: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
+    def mean(self, X: Tensor, weights: Certified, drift: Drift, beta: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
         """Return k(x, X)a + h(x)β, rounded to float64, and how far it may be off; ``root`` are √k(x, x)."""
-        points = reals(X)
+        points, a = reals(X), weights.X
         h = np.concatenate([np.ones((len(points), 1)), points - reals(drift.centre)], axis=1) @ reals(drift.T)
-        mean = _tensor(self.product(points, reals(a)) + h @ reals(beta), a)
+        mean = _tensor(self.product(points, in_full(a, weights.tail)) + h @ reals(beta), a)
         of_drift = error_of_drift(drift, X) * (LONG_ROUNDOFF / UNIT_ROUNDOFF)
         return mean, self.rounding.of_mean(root, a) + of_drift @ beta.abs() + UNIT_ROUNDOFF * mean.abs()
 
@@ -106,6 +113,17 @@ class LongDouble:
         size = max(1, ENTRIES_AT_ONCE // len(data))
         parts = [self.entries(rows[i : i + size], data) @ V for i in range(0, len(rows), size)]
         return np.concatenate(parts) if parts else np.zeros((0, V.shape[1]), dtype=V.dtype)
+
+
+def in_full(X: Tensor, tail: Tensor | None) -> Reals:
+    """Return X + tail in long double."""
+    return reals(X) if tail is None else reals(X) + reals(tail)
+
+
+def divided(values: Reals, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return X and tail, tensors like ``like``, with X + tail equal to values in long double but for their last bit."""
+    X = _tensor(values, like)
+    return X, _tensor(values - reals(X), like)
 
 
 def _tensor(values: Reals, like: Tensor) -> Tensor:

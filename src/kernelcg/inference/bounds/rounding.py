@@ -132,8 +132,8 @@ class Rounding:
 class Certified:
     """Solutions X of A X = B with their residuals R and an upper bound of each error ‖x − A⁻¹b‖_A.
 
-    With r = b − Ax, bᵀA⁻¹b = bᵀx + xᵀr + rᵀA⁻¹r: it lies between ``quadratic`` and ``quadratic`` + error², up to
-    ``quadratic_error``.
+    Where float64 has too few digits for a solution it is X + ``tail``, |tail| ≤ u |X|. With r = b − Ax,
+    bᵀA⁻¹b = bᵀx + xᵀr + rᵀA⁻¹r: it lies between ``quadratic`` and ``quadratic`` + error², up to ``quadratic_error``.
     """
 
     X: Tensor
@@ -143,11 +143,13 @@ class Certified:
     quadratic: Tensor  # (k,) bᵀx + xᵀr
     quadratic_error: Tensor  # (k,) how far rounding may have moved it
     gamma: float  # the `Rounding.gamma` of the arithmetic in which R was computed
+    tail: Tensor | None = None
 
     def columns(self, some: slice) -> "Certified":
         """Return what is known of some of the columns."""
         parts = (self.X[:, some], self.R[:, some], self.error[some], self.floor[some])
-        return Certified(*parts, self.quadratic[some], self.quadratic_error[some], self.gamma)
+        tail = None if self.tail is None else self.tail[:, some]
+        return Certified(*parts, self.quadratic[some], self.quadratic_error[some], self.gamma, tail)
 
 
 def certified(

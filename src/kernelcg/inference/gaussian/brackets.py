@@ -49,8 +49,7 @@ def bounded_mean(posterior: "Posterior", X: Tensor, drift: DriftBounds) -> Predi
     at = _AtPoints(posterior, X, drift)
     rounded = posterior.rounding.norm_of_residual_error(torch.zeros_like(at.K), at.root)
     explained = torch.minimum(at.most, posterior.certifier().energy(at.K).sqrt() + rounded)
-    h_left = at.h - at.K.T @ posterior.drift_weights.X
-    high = drift.leverage(h_left, at.h_error + explained[:, None] * drift.error)[2]
+    high = drift.leverage(at.h_left, at.h_error + explained[:, None] * drift.error)[2]
     bound = explained[:, None] * at.error + high[:, None] * drift.coefficients + at.evaluation
     return Prediction(at.mean, bound)
 
@@ -69,7 +68,7 @@ def bracketed(
     least, rounded = V.quadratic, V.quadratic_error + of_prior
     explained = torch.minimum(at.most, (least + V.error.square() + rounded).clamp_min(0).sqrt())
     length = (explained + V.error)[:, None]  # ≥ ‖v‖_A
-    h_left = at.h - at.K.T @ posterior.drift_weights.X - V.X.T @ posterior.drift_weights.R
+    h_left = at.h_left - V.X.T @ posterior.drift_weights.R
     h_error = at.h_error + length * drift.floor + V.error[:, None] * drift.error
     drift_low, drift_middle, drift_high = drift.leverage(h_left, h_error)
     rounding = posterior.rounding.of_projections(V.X, posterior.weights)
@@ -113,7 +112,7 @@ def _narrowed(
         return V, of_prior
     found = precise.certified(V.R[:, wide], V.X[:, wide], posterior.certifier(), points=X[wide])
     parts = {}
-    for name in (field.name for field in fields(V) if field.name != "gamma"):
+    for name in (field.name for field in fields(V) if field.name not in ("gamma", "tail")):
         parts[name] = getattr(V, name).clone()
         parts[name][..., wide] = getattr(found, name)
     of_prior[wide] = torch.minimum(of_prior[wide], precise.error_of_diagonal(X[wide], prior[wide]))
@@ -191,19 +190,25 @@ class _AtPoints:
         self.prior = prior_at(posterior, X)
         self.root = self.prior.sqrt()
         self.most = (1 + rounding.gamma) * self.root  # ≥ (kᵀA⁻¹k)^½
-        self.h, h_error = posterior.problem.drift(X), error_of_drift(posterior.problem.drift, X)
-        self.mean = self.K.T @ weights.X + self.h @ posterior.beta
-        self.evaluation = rounding.of_mean(self.root, weights.X) + h_error @ posterior.beta.abs()
-        if float(self.evaluation.max()) > NEGLIGIBLE * math.sqrt(A.spectrum_floor()):
-            self.evaluation = torch.minimum(self.evaluation, self._compared(posterior, X))
-        self.h_error = h_error + rounding.of_mean(self.root, posterior.drift_weights.X)
+        negligible, G = NEGLIGIBLE * math.sqrt(A.spectrum_floor()), posterior.drift_weights
+        self.mean, self.evaluation = evaluated(posterior, X, weights, posterior.beta, negligible)
+        one = torch.eye(G.X.shape[1], dtype=X.dtype, device=X.device)
+        explained, self.h_error = evaluated(posterior, X, G, -one, negligible * G.quadratic.clamp_min(0).sqrt())
+        self.h_left = -explained  # h − Gᵀk
         self.error = weights.error + drift.right  # ≥ ‖e‖_A, (c,)
 
-    def _compared(self, posterior: "Posterior", X: Tensor) -> Tensor:
-        """Return how far the mean is from one computed in long double, and how far that may be off; ∞ without one."""
-        problem, beta = posterior.problem, posterior.beta
-        precise = LongDouble.of(problem.system(posterior.gp), 1, OPERATIONS, rows=len(X))
-        if precise is None:
-            return torch.full_like(self.mean, math.inf)
-        mean, off = precise.mean(X, posterior.weights.X, problem.drift, beta, self.root)
-        return (self.mean - mean).abs() + off
+
+def evaluated(
+    posterior: "Posterior", X: Tensor, weights: Certified, beta: Tensor, negligible: Tensor | float
+) -> tuple[Tensor, Tensor]:
+    """Return (t, c) k(x, X)a + h(x)β for weights a, and how far rounding may move that.
+
+    It comes from float64, or where that leaves more than what is ``negligible`` from long double, if affordable.
+    """
+    problem, root = posterior.problem, prior_at(posterior, X).sqrt()
+    off = posterior.rounding.of_mean(root, weights.X) + error_of_drift(problem.drift, X) @ beta.abs()
+    if bool((off > negligible).any()):
+        precise = LongDouble.of(problem.system(posterior.gp), weights.X.shape[1], OPERATIONS, rows=len(X))
+        if precise is not None:
+            return precise.mean(X, weights, problem.drift, beta, root)
+    return problem.system(posterior.gp).K.cross(X, weights.X) + problem.drift(X) @ beta, off

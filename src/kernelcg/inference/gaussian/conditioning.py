@@ -16,16 +16,19 @@ from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF, Certified, EnergyB
 from kernelcg.inference.gaussian.likelihood_by_pcg import FATAL
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.gaussian.posterior import Posterior
-from kernelcg.inference.gaussian.refinement import Fitted, refined
+from kernelcg.inference.gaussian.refinement import Fitted, refined, says_little
 from kernelcg.inference.learning.criterion_value import generalised_least_squares
 from kernelcg.operators import Invertible, KernelPlusDiagonal
 from kernelcg.planning import Kept
 from kernelcg.planning.plan import Storage
 from kernelcg.preconditioners import Preconditioner, Prepared, recipe
 from kernelcg.randomness import child
-from kernelcg.solvers import Approach, CholeskyFactor, SolveReport, Status, Stopping, solve
+from kernelcg.solvers import Approach, Attempt, CholeskyFactor, SolveReport, Status, Stopping, solve
 
 REFINEMENTS = 3
+
+FACTORISED_ROWS = 1500
+"""Rows up to which A is factorised where iterations or probes leave too large an error: a second of one core, 54 MB."""
 
 EIGENVALUE_ROWS = 2500
 """Rows up to which all eigenvalues are computed where nothing else helps: they cost as much as 25 factorisations."""
@@ -70,6 +73,55 @@ def condition(
         solved = _iteratively(problem, A, B, stopping, preconditioner, prepared, start, source, callback)
     if not bool(solved.report.solution.isfinite().all()):
         raise SolveFailed(f"conditioning on {len(problem)} observations failed: {solved.report}")
+    found = _conditioned(problem, gp, exact, B, solved, stopping, variance_tolerance, generator, callback)
+    if isinstance(found.bound, Exact) or not few_rows(problem) or not _falls_short(found):
+        return found
+    direct = _directly(problem, exact, B, stopping, callback)
+    if direct.bound is None:
+        return found
+    direct = replace(direct, report=_instead(solved.report, direct.report))
+    return _conditioned(problem, gp, exact, B, direct, stopping, variance_tolerance, generator, callback)
+
+
+def few_rows(problem: Regression) -> bool:
+    """Whether A may be factorised wherever that is better than iterating."""
+    return len(problem) <= FACTORISED_ROWS and 24 * len(problem) ** 2 <= problem.backend.budget()
+
+
+def _falls_short(posterior: Posterior) -> bool:
+    """Whether rounding ended the solve before its tolerance, or what it left says little about the mean."""
+    status = posterior.report.status
+    ended_well = status is Status.CONVERGED and not says_little(posterior.problem, posterior.A, posterior.weights)
+    return status in (Status.CONVERGED, *NEARLY, *FATAL) and not ended_well
+
+
+def _instead(first: SolveReport, direct: SolveReport) -> SolveReport:
+    """Return the report of a factorisation that took the place of iterations, with the costs of both."""
+    what, why, seconds = "Cholesky factorisation", "iterations left too large an error", direct.seconds
+    attempt = Attempt(what, why, math.nan, math.nan, seconds, 0, 0.0, direct.status, Approach.DIRECT)
+    both = _joined(first, direct, f"{why} ({first.status.name.lower()}): A was factorised instead")
+    return replace(
+        direct,
+        products=both.products,
+        columns=both.columns,
+        seconds=both.seconds,
+        tried=both.tried,
+        attempts=(*first.attempts, attempt),
+    )
+
+
+def _conditioned(
+    problem: Regression,
+    gp: GaussianProcess,
+    exact: KernelPlusDiagonal,
+    B: Tensor,
+    solved: "_Solved",
+    stopping: Stopping,
+    variance_tolerance: float,
+    generator: Generator,
+    callback: Listener | None,
+) -> Posterior:
+    """Return the process with weights from a solve for B = [Y, H], refined as far as that helps."""
     if solved.report.status in FATAL:
         few = len(problem) <= EIGENVALUE_ROWS and 24 * len(problem) ** 2 <= problem.backend.budget()
         solved = replace(solved, report=_least_residual(exact, B, solved.report, eigenvalues=few))

@@ -8,8 +8,8 @@ from torch import Generator, Tensor
 
 from kernelcg.inference.bounds.lower_bound import Exact, LowerBound
 from kernelcg.inference.bounds.recomputed import LongDouble
-from kernelcg.inference.bounds.rounding import Rounding
-from kernelcg.inference.gaussian.conditioning import condition
+from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF, Rounding, error_of_drift
+from kernelcg.inference.gaussian.conditioning import condition, few_rows
 from kernelcg.inference.gaussian.cross_validation import diagonal_of_inverse
 from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.randomness import child, rademacher
@@ -26,9 +26,6 @@ NEGLIGIBLE = 1e-3
 
 OPERATIONS = 5e8
 """Operations in long double for all of diag A⁻¹, about five seconds of one core: a thousand rows."""
-
-FACTORISED_ROWS = 1500
-"""Rows up to which A is factorised where iterations do not reach the tolerance: a second of one core, 54 MB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,22 +55,19 @@ def leave_one_out(posterior: Posterior, *, probes: int = 64, generator: Generato
 
     .. math:: y_i - \mu_{-i} = a_i / B_{ii}, \qquad \sigma^2_{-i} = 1 / B_{ii}
 
-    The diagonal of A⁻¹ comes from the factor in the direct method, else it is estimated by probes with the low-rank
-    part as control variate. An error of a in the norm of A, and one of the drift's coefficients in that of S, change
-    a_i by no more than that times [A⁻¹]_ii^½. Where iterations leave too large an error, few rows are factorised.
+    The diagonal of A⁻¹ comes from a factor in the direct method and for few rows, whose probes would say little about
+    their own error. Else it is estimated by probes with the low-rank part as control variate. An error of a in the norm
+    of A, and one of the drift's coefficients in that of S, change a_i by no more than that times [A⁻¹]_ii^½.
 
     References
     ----------
     Dubrule (1983), Cross validation of kriging in a unique neighborhood; Rasmussen & Williams (2006), section 5.4.2.
     """  # noqa: D400
-    found = _left_out(posterior, probes, generator)
-    iterated, few = not isinstance(posterior.bound, Exact), len(posterior.problem) <= FACTORISED_ROWS
-    if found.status is Status.CONVERGED or not iterated or not few:
-        return found
-    direct = condition(
-        posterior.problem, posterior.gp, method="direct", stopping=posterior.stopping, generator=generator
-    )
-    return _left_out(direct, probes, generator) if isinstance(direct.bound, Exact) else found
+    problem = posterior.problem
+    if not isinstance(posterior.bound, Exact) and few_rows(problem):
+        direct = condition(problem, posterior.gp, method="direct", stopping=posterior.stopping, generator=generator)
+        posterior = direct if isinstance(direct.bound, Exact) else posterior
+    return _left_out(posterior, probes, generator)
 
 
 def _left_out(posterior: Posterior, probes: int, generator: Generator) -> LeaveOneOut:
@@ -86,11 +80,15 @@ def _left_out(posterior: Posterior, probes: int, generator: Generator) -> LeaveO
         low_rank = bound if isinstance(bound, LowerBound) else LowerBound.of(posterior.A, generator)
         diagonal, sampled, status = _estimated(posterior, low_rank, probes, generator)
         off = torch.zeros_like(diagonal)
-    of_inverse = diagonal
+    sizes = posterior.rounding.root.square() + posterior.rounding.diagonal
+    of_inverse = diagonal = torch.maximum(torch.minimum(diagonal, 1 / posterior.rounding.diagonal), 1 / sizes)
     if posterior.drift_weights.X.shape[1]:
         low, middle, high = drift.leverage(posterior.drift_weights.X, diagonal.sqrt()[:, None] * drift.error)
         left, off = diagonal - middle.square(), off + high.square() - low.square()
         diagonal = torch.where(left > SATURATED * diagonal, left, 0.0)
+        cancelled = isinstance(bound, Exact) and bool((off > NEGLIGIBLE * diagonal).any())
+        if cancelled and few_rows(posterior.problem):
+            diagonal, off = _beside_the_drift(posterior, of_inverse, diagonal, off)
     of_weights = float((weights.error + drift.right + drift.coefficients).max())
     known = off / diagonal + (of_inverse / diagonal).sqrt() * of_weights
     if status is Status.CONVERGED and bool((known[diagonal > 0] > TOLERANCE).any()):
@@ -116,6 +114,32 @@ def _by_factor(posterior: Posterior, bound: Exact) -> tuple[Tensor, Tensor]:
         return diagonal, part / max(1 - part, 1e-300) * diagonal
     found = precise.certified(one, bound.P.solve(one), bound)
     return found.quadratic, found.error.square() + found.quadratic_error
+
+
+def _beside_the_drift(posterior: Posterior, of_inverse: Tensor, diagonal: Tensor, off: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Return diag B and how far it may be off, each from the better of two computations, one of which is given.
+
+    With an orthonormal basis N of the vectors orthogonal to H, :math:`B = N (N^\top A N)^{-1} N^\top`: nothing cancels
+    where the drift explains nearly all of an observation. Rounding of A changes an entry by a part μ of itself, as in
+    `_by_factor`. A basis that is off by F, ‖F‖ ≤ φ, changes the root of an entry by φ (1 + √(B_ii λ)) / √min D, λ the
+    largest eigenvalue of A.
+    """
+    problem, rounding = posterior.problem, posterior.rounding
+    A, H, n = problem.system(posterior.gp), problem.H, len(problem)
+    H_error = error_of_drift(problem.drift, problem.X).norm() + n * UNIT_ROUNDOFF * H.norm()
+    phi = 2 * float(H_error / torch.linalg.svdvals(H)[-1])
+    N = torch.linalg.qr(H, mode="complete").Q[:, H.shape[1] :]
+    L, failed = torch.linalg.cholesky_ex(N.T @ A.dense() @ N)
+    mu = 2 * _rounded_part(rounding)
+    if bool(failed) or not mu < 1:
+        return diagonal, off
+    found = torch.linalg.solve_triangular(L, N.T, upper=False).square().sum(0)
+    largest = rounding.root.square().sum() + rounding.diagonal.max()
+    of_basis = phi * (1 + (found * largest).sqrt()) / math.sqrt(A.spectrum_floor())
+    error = mu / (1 - mu) * found + of_basis * (2 * found.sqrt() + of_basis)
+    found = torch.where((found > error) | (found > SATURATED * of_inverse), found, 0.0)
+    better = (error * diagonal < off * found) | (found == 0)
+    return torch.where(better, found, diagonal), torch.where(better, error, off)
 
 
 def _estimated(

@@ -1,5 +1,6 @@
 """The process given the data: mean, variance and covariance at new points, with error bounds."""
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -20,7 +21,13 @@ from kernelcg.inference.bounds.rounding import (
     Rounding,
     error_of_drift,
 )
-from kernelcg.inference.gaussian.brackets import bounded_mean, bracketed, covariance_in_long_double, tightened
+from kernelcg.inference.gaussian.brackets import (
+    bounded_mean,
+    bracketed,
+    covariance_in_long_double,
+    evaluated,
+    tightened,
+)
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.gaussian.prediction import Prediction
 from kernelcg.inference.gaussian.variances import estimated
@@ -35,6 +42,9 @@ COLUMNS_AT_ONCE = 128
 
 BLOCKS_AT_ONCE = 16
 """Blocks of n numbers a column that a solve, its check and its bound hold at once."""
+
+VISIBLE_BESIDE_NOISE, VISIBLE_BESIDE_Y = 1e-2, 1e-6
+"""Errors of a mean up to which its rounding is nothing to look at: parts of the standard deviations of noise and Y."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,9 +146,10 @@ class Posterior:
     # prediction
 
     def mean(self, X: Tensor) -> Tensor:
-        """Return h(x)ᵀβ + k(x, X) a, (t, c): one product."""
-        X = self.checked_inputs(X)
-        return self.problem.system(self.gp).K.cross(X, self.weights.X) + self.problem.drift(X) @ self.beta
+        """Return h(x)ᵀβ + k(x, X) a, (t, c): one product, in long double where rounding in float64 might be visible."""
+        noise, spread = math.sqrt(self.problem.system(self.gp).spectrum_floor()), self.problem.Y.std(0, correction=0)
+        visible = max(VISIBLE_BESIDE_NOISE * noise, VISIBLE_BESIDE_Y * float(spread.min()))
+        return evaluated(self, self.checked_inputs(X), self.weights, self.beta, visible)[0]
 
     def predict(
         self,

@@ -8,15 +8,16 @@ import torch
 from torch import Tensor
 
 from kernelcg.inference.bounds.lower_bound import Exact
-from kernelcg.inference.bounds.recomputed import LongDouble
+from kernelcg.inference.bounds.recomputed import LongDouble, divided, in_full
 from kernelcg.inference.bounds.rounding import Certified, EnergyBound, Rounding, certified
 from kernelcg.inference.gaussian.model import Regression
-from kernelcg.inference.learning.criterion_value import generalised_least_squares
+from kernelcg.inference.learning.criterion_value import drift_coefficients, generalised_least_squares
+from kernelcg.kernels.long_double import reals
 from kernelcg.operators import Invertible, KernelPlusDiagonal
 from kernelcg.solvers import Stopping, solve
 
 NEGLIGIBLE = 1e-4
-"""Part of the noise's standard deviation, and of the length of A⁻¹H_j, up to which an error needs no closer look."""
+"""Part of the noise's standard deviation up to which an error needs no closer look."""
 
 REFINEMENTS = 3
 
@@ -42,13 +43,13 @@ class Fitted:
     def visible(self, A: KernelPlusDiagonal, *, rounding: bool = False) -> float:
         """Return the largest error, or the part of it that is rounding, in parts of what it would be seen beside.
 
-        An error ε of a makes one of up to ε √k(x, x) in the mean, beside the noise; one of G changes the drift's part
-        of a variance relative to ‖G_j‖_A.
+        An error ε of a makes one of up to ε √k(x, x) in the mean; errors ε_j of G_j make one of up to
+        √k(x, x) Σ_j ε_j / ‖G_j‖_A in the drift's part of a standard deviation. Both are seen beside the noise.
         """
         of_a, of_G = (part.floor if rounding else part.error for part in (self.weights, self.drift_weights))
-        in_mean = math.sqrt(float(A.kernel_diagonal().max()) / A.spectrum_floor()) * float(of_a.max())
         lengths = self.drift_weights.quadratic.clamp_min(1e-300).sqrt()
-        return max(in_mean, float((of_G / lengths).sum()))
+        unit = math.sqrt(float(A.kernel_diagonal().max()) / A.spectrum_floor())
+        return unit * max(float(of_a.max()), float((of_G / lengths).sum()))
 
 
 def refined(
@@ -75,24 +76,24 @@ def refined(
         fitted = _certified(problem, A, fitted.beta, _solution(fitted), bound, precise)
     if factor is not None:
         return _iterated(problem, A, fitted, bound, factor.solve, precise or rounding)
-    if not _says_little(problem, A, fitted):
+    if not says_little(problem, A, fitted.weights):
         return fitted
 
     def solved(B: Tensor) -> Tensor:
         return solve(A, B, preconditioner=P, stopping=INNER).solution
 
     fitted = _iterated(problem, A, fitted, bound, solved, precise or rounding)
-    if precise is None and fitted.visible(A, rounding=True) > NEGLIGIBLE and _says_little(problem, A, fitted):
+    if precise is None and fitted.visible(A, rounding=True) > NEGLIGIBLE and says_little(problem, A, fitted.weights):
         precise = LongDouble.of(A, columns)
         fitted = fitted if precise is None else _certified(problem, A, fitted.beta, _solution(fitted), bound, precise)
     return fitted
 
 
-def _says_little(problem: Regression, A: KernelPlusDiagonal, fitted: Fitted) -> bool:
+def says_little(problem: Regression, A: KernelPlusDiagonal, weights: Certified) -> bool:
     """Whether the error of the mean may be visible beside the noise at the data, or beside Y elsewhere."""
     spread, largest = problem.Y.std(0, correction=0), math.sqrt(float(A.kernel_diagonal().max()))
-    at_data = torch.maximum(fitted.weights.error, (fitted.weights.R.abs() / A.diagonal.sqrt()[:, None]).amax(0))
-    elsewhere = largest * fitted.weights.error > LARGEST_ELSEWHERE * spread
+    at_data = torch.maximum(weights.error, (weights.R.abs() / A.diagonal.sqrt()[:, None]).amax(0))
+    elsewhere = largest * weights.error > LARGEST_ELSEWHERE * spread
     return bool((at_data > LARGEST_ERROR).any()) or bool((elsewhere & (spread > 0)).any())
 
 
@@ -104,19 +105,46 @@ def _iterated(
     inverse: Callable[[Tensor], Tensor],
     arithmetic: LongDouble | Rounding,
 ) -> Fitted:
-    """Return the weights after some steps of iterative refinement, as long as they pay."""
-    c = fitted.weights.X.shape[1]
+    """Return the weights after some steps of iterative refinement, as long as they pay.
+
+    What can become less is the part of the error that is no rounding. In long double, weights keep the digits that
+    float64 has no room for in their tails.
+    """
+
+    def left(one: Fitted) -> float:
+        return one.visible(A) - one.visible(A, rounding=True)
+
     for _ in range(REFINEMENTS):
-        if fitted.visible(A) <= NEGLIGIBLE:
+        before = left(fitted)
+        if before <= NEGLIGIBLE:
             break
-        X = _solution(fitted) + inverse(torch.cat([fitted.weights.R, fitted.drift_weights.R], dim=1))
-        change, a = generalised_least_squares(problem.H, X[:, :c], X[:, c:])
-        X = torch.cat([a, X[:, c:]], dim=1)
-        better = _certified(problem, A, fitted.beta + change, X, bound, arithmetic)
-        if not better.visible(A) < WORTHWHILE * fitted.visible(A):
+        correction = inverse(torch.cat([fitted.weights.R, fitted.drift_weights.R], dim=1))
+        beta, X, tail = _corrected(problem, fitted, correction, in_long_double=isinstance(arithmetic, LongDouble))
+        better = _certified(problem, A, beta, X, bound, arithmetic, tail)
+        after = left(better)
+        if better.visible(A) < fitted.visible(A):
+            fitted = better
+        if not after < WORTHWHILE * before:
             break
-        fitted = better
     return fitted
+
+
+def _corrected(
+    problem: Regression, fitted: Fitted, correction: Tensor, *, in_long_double: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return β and [a, G] with its tail, after a correction of [a, G] and with Hᵀa = 0."""
+    c, X = fitted.weights.X.shape[1], _solution(fitted)
+    if not in_long_double:
+        X = X + correction
+        change, a = generalised_least_squares(problem.H, X[:, :c], X[:, c:])
+        return fitted.beta + change, torch.cat([a, X[:, c:]], dim=1), None
+    tails = (fitted.weights.tail, fitted.drift_weights.tail)
+    tail = None if tails[0] is None or tails[1] is None else torch.cat([tails[0], tails[1]], dim=1)
+    exact, H = in_full(X, tail) + reals(correction), reals(problem.H)
+    S, right = (torch.from_numpy(M.astype(float)).to(X) for M in (H.T @ exact[:, c:], H.T @ exact[:, :c]))
+    change = drift_coefficients(S, right)
+    exact[:, :c] -= exact[:, c:] @ reals(change)
+    return fitted.beta + change, *divided(exact, X)
 
 
 def _solution(fitted: Fitted) -> Tensor:
@@ -130,11 +158,12 @@ def _certified(
     X: Tensor,
     bound: EnergyBound,
     arithmetic: LongDouble | Rounding,
+    tail: Tensor | None = None,
 ) -> Fitted:
     """Return certified weights X = [a, G] for these coefficients, with residuals in long double or in float64."""
     B, c = torch.cat([problem.centred - problem.H @ beta, problem.H], dim=1), problem.Y.shape[1]
     if isinstance(arithmetic, LongDouble):
-        found = arithmetic.certified(B, X, bound)
+        found = arithmetic.certified(B, X, bound, tail=tail)
     else:
         found = certified(A, B, X, bound, arithmetic)
     return Fitted(beta, found.columns(slice(0, c)), found.columns(slice(c, None)))

@@ -87,5 +87,18 @@ def generalised_least_squares(H: Tensor, solved_Y: Tensor, solved_H: Tensor) -> 
     """
     if H.shape[1] == 0:
         return H.new_zeros(0, solved_Y.shape[1]), solved_Y
-    beta = torch.linalg.solve(H.T @ solved_H, H.T @ solved_Y)
+    beta = drift_coefficients(H.T @ solved_H, H.T @ solved_Y)
     return beta, solved_Y - solved_H @ beta
+
+
+def drift_coefficients(S: Tensor, right: Tensor) -> Tensor:
+    """Return the solution of S β = right for S = HᵀA⁻¹H.
+
+    Where rounding leaves S singular, since the kernel explains a function of the drift as well as the drift does, β is
+    the shortest solution in functions that are scaled to the same size.
+    """
+    beta, singular = torch.linalg.solve_ex(S, right)
+    if bool(singular):
+        size = S.diagonal().abs().clamp_min(1e-300).sqrt()[:, None]
+        beta = torch.linalg.pinv(S / size / size.T) @ (right / size) / size
+    return beta
