@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+import torch
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process import kernels as sk
 
@@ -184,3 +185,20 @@ def test_there_is_no_prior_of_a_kernel_that_the_data_decide():
         GPRegressor(RBF(1.0)).predict(X, return_bound=True)
     with pytest.raises(MemoryBudgetExceeded, match="prior covariance"):
         GPRegressor(RBF(1.0), memory=1000).predict(X, return_cov=True)
+
+
+@pytest.mark.parametrize(
+    "make", [GPRegressor, KernelRidge, GPClassifier, GPGeneralizedRegressor], ids=lambda cls: cls.__name__
+)
+def test_tensors_that_are_no_arrays_are_taken(make):
+    """NumPy takes neither a tensor on a GPU nor one with a gradient; this one has a gradient."""
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(40, 2, generator=generator, dtype=torch.float64)
+    y = (3 * X[:, 0] + 0.3 * torch.randn(40, generator=generator, dtype=torch.float64)).round()
+    if make is GPClassifier:
+        y = y > 1
+    arrays = make(random_state=0) if make is not KernelRidge else make()
+    tensors = make(random_state=0) if make is not KernelRidge else make()
+    arrays.fit(X.numpy(), y.numpy())
+    tensors.fit(X.clone().requires_grad_(), y if y.dtype == torch.bool else y.clone().requires_grad_())
+    assert np.array_equal(arrays.predict(X.numpy()), tensors.predict(X.clone().requires_grad_()))

@@ -44,13 +44,19 @@ def _mapped(values: Floats) -> Tensor:
         return torch.from_numpy(values)
 
 
+def on_host(value: Any) -> Any:
+    """Return a tensor, wherever it is and whether or not it has a gradient, as an array; anything else as it is."""
+    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+
+
 def without_missing(X: Any, y: Any, noise_variance: Any, missing: str) -> tuple[Any, Any, Any]:
-    """Return the data without the rows that have no y at all, if missing ones are to be dropped, and warn of them.
+    """Return the data on the host without the rows that have no y, if missing ones are to be dropped; warn of them.
 
     Rows of several outputs of which some have a y stay: NaN in them stands for an observation that is not there.
     """
     if missing not in ("error", "drop"):
         raise ValueError(f"missing must be 'error' or 'drop', not {missing!r}")
+    X, y, noise_variance = on_host(X), on_host(y), on_host(noise_variance)
     if missing == "error" or y is None:
         return X, y, noise_variance
     check_consistent_length(X, y)

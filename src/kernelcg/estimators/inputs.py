@@ -14,6 +14,7 @@ from sklearn.utils.validation import _get_feature_names, validate_data
 from kernelcg.arguments import memory_bytes
 from kernelcg.backends.memory import default_budget
 from kernelcg.errors import MemoryBudgetExceeded
+from kernelcg.estimators.data import on_host
 from kernelcg.planning.plan import in_bytes
 
 Floats = NDArray[np.float64]
@@ -34,6 +35,7 @@ def checked_points(estimator: Any, X: Any, *, reset: bool = False) -> Floats:
 
     They must have the features of the training data, unless ``reset`` says that there are none yet.
     """
+    X = on_host(X)
     with _explained(X, None):
         points = validate_data(estimator, X, dtype=np.float64, accept_sparse="csr", reset=reset)
     return _dense(points, estimator.memory)
@@ -55,6 +57,7 @@ def checked_data(
     TypeError, ValueError : naming the column and the first row with a word, a date, a missing or an infinite value
     MemoryBudgetExceeded : if X is sparse and would not fit its ``memory`` as a dense matrix
     """
+    X, y = on_host(X), on_host(y)
     with _explained(X, y if y_numeric else None):
         X, y = validate_data(
             estimator,

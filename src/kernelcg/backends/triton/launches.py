@@ -1,7 +1,9 @@
 """Launch the GPU kernels on data in the right form, and add up what their programs leave."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import wraps
+from typing import Concatenate, ParamSpec
 
 import torch
 from torch import Tensor
@@ -18,6 +20,8 @@ from kernelcg.backends.triton.forms import (
     power_of_two,
     powers_of,
 )
+
+Arguments = ParamSpec("Arguments")
 
 LARGEST_SPAN = 16_384
 """Columns that are summed in the precision of the entries before they are added up in float64."""
@@ -48,6 +52,20 @@ class Tile:
             raise ValueError(f"a tile has 1, 2, 4, 8 or 16 warps and up to 8 stages: {self}")
 
 
+def _where_the_data_are(
+    launch: Callable[Concatenate[Coordinates, Arguments], Tensor],
+) -> Callable[Concatenate[Coordinates, Arguments], Tensor]:
+    """Make the device of the first argument the current one meanwhile: Triton launches there, whatever it is given."""
+
+    @wraps(launch)
+    def run(A: Coordinates, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Tensor:
+        with torch.cuda.device_of(A.left):
+            return launch(A, *arguments, **named)
+
+    return run
+
+
+@_where_the_data_are
 def product(A: Coordinates, B: Coordinates, V: Tensor, profile: int, tile: Tile) -> Tensor:
     """Return (n, k) Σ_j k(a_i, b_j) v_j in float64, for entries of V (m, k) that are at most 1 in size, k ≤ 128."""
     k, wide = V.shape[1], A.dtype == torch.float64
@@ -85,6 +103,7 @@ def product(A: Coordinates, B: Coordinates, V: Tensor, profile: int, tile: Tile)
     return result.mul_(2.0 ** -(CORRELATION_SHIFT + COLUMN_SHIFT)) if split else result
 
 
+@_where_the_data_are
 def gradient(
     A: Coordinates,
     B: Coordinates,
@@ -137,6 +156,7 @@ def gradient(
     return torch.cat([total[:, 0, : max(used, 1)].flatten()[: A.features], total[0, 1, :1]])
 
 
+@_where_the_data_are
 def gradient_by_moments(
     A: Coordinates,
     B: Coordinates,
@@ -200,6 +220,7 @@ def _squares_of_moments(own: Tensor, moment: Tensor) -> Tensor:
     return (squares * total - 2 * x * first + second).sum(0)
 
 
+@_where_the_data_are
 def block(A: Coordinates, B: Coordinates, variance: Tensor, profile: int, tile: Tile) -> Tensor:
     """Return (n, m) σ² k(a_i, b_j) of coordinates by feature, in their precision, which ``variance`` (1,) has too."""
     result = A.left.new_empty(A.count, B.count)
