@@ -6,6 +6,7 @@ The contract of all backends is in the other files.
 import logging
 import math
 import pickle
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -243,6 +244,13 @@ def test_without_triton_it_says_so_and_tiles_serve(monkeypatch):
     assert backends.default(device="cuda").name() == "tiles"
     with pytest.raises(RuntimeError, match="broken"):
         backends.named("triton")
+
+
+def test_an_old_triton_is_left_alone(backend, monkeypatch):
+    triton_backend._missing.cache_clear()
+    monkeypatch.setattr(sys.modules["triton"], "__version__", "3.0.0")
+    assert "Triton 3.0.0 is too old" in backends.available()["triton"].reason
+    triton_backend._missing.cache_clear()
 
 
 def test_a_plan_by_tiles_says_why_triton_is_not_used(monkeypatch):

@@ -17,6 +17,9 @@ from kernelcg.kernels.stationary import per_feature
 PROFILES = {0.5: 1, 1.5: 2, 2.5: 3}
 """Numbers of the Matérn correlations in the kernels; 0 is the RBF."""
 
+OLDEST = (3, 4)
+"""Version of Triton from which the kernels for float32 compile; those for several columns in float64 need 3.6."""
+
 MOST_FEATURES = 512
 
 MOST_NUMBERS = 2**31 - 2**17
@@ -73,6 +76,9 @@ def is_interpreted() -> bool:
 def _missing() -> str | None:
     """Return why Triton cannot be imported, None if it can."""
     try:
+        version = importlib.import_module("triton").__version__
+        if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+            return f"Triton {version} is too old; install {'.'.join(map(str, OLDEST))} or newer"
         importlib.import_module("kernelcg.backends.triton.kernels")
     except Exception as error:  # an installation may be broken in any way
         return f"Triton cannot be imported ({error}); install kernelcg[gpu] on Linux"
