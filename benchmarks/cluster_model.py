@@ -1,6 +1,6 @@
 """What a product costs on 2 to 1,024 workers: a simulation of the tasks of the Dask backend, with a picture.
 
-    python benchmarks/cluster_model.py            # seconds; writes results/cluster_model.csv and cluster_model.png
+    python benchmarks/cluster_model.py            # seconds; writes results/cluster_model.csv and a picture for the docs
 
 The model. K has B (B + 1) / 2 tiles of blocks of b rows, where B and b are those of `kernelcg.backends.Dask` for n
 rows. A tile takes b² times the seconds of a pair for both of its sides, half of that on the diagonal, divided by the
@@ -20,12 +20,15 @@ import argparse
 import heapq
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
-from table import RESULTS, Table
+from table import Table
 
 from kernelcg.backends.dask import BLOCK_GROWTH, LEAST_BLOCK
 
 FEATURES, COLUMNS = 8, 16
+
+PICTURE = Path(__file__).parent.parent / "docs" / "images" / "cluster_model.png"
 
 PAIR = 1.1e-9
 """Seconds of a thread for one pair with 8 features and 16 columns, both sides, in float64: 0.0277 s of processor time
@@ -114,8 +117,8 @@ def draw(table: Table) -> None:
     panels[0].set_ylabel("seconds of a product with 16 columns")
     panels[0].legend(frameon=False)
     figure.suptitle("Simulated products on a cluster; dotted: the arithmetic alone, shared equally", fontsize=11)
-    figure.savefig(RESULTS / "cluster_model.png", dpi=120)
-    print(f"wrote {RESULTS / 'cluster_model.png'}")
+    figure.savefig(PICTURE, dpi=120)
+    print(f"wrote {PICTURE}")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -21,6 +23,9 @@ from kernelcg.kernels import RBF, Kernel, Matern
 from kernelcg.kernels.distances import squared_distances
 
 ROWS, BLOCK = 400, 150
+
+PATIENCE = 300
+"""Seconds for which tests wait for workers to be started again: seconds pass, unless the machine is very busy."""
 
 SOME = ["rbf", "matern32 ard", "multiple of a sum", "periodic", "sum with linear"]
 
@@ -54,6 +59,23 @@ def test_single_precision(backend):
     assert found.dtype == torch.float64
     assert product_error(found, kernel_matrix(kernel, X, X), V) < TOLERANCE["float32"]
     assert product_error(found, kernel_matrix(kernel, X, X), V) > TOLERANCE["float64"]
+
+
+def test_entries_stored_on_the_workers(client, backend):
+    kernel, X, V = Matern(1.0), normal(ROWS, 3, 1), normal(ROWS, 4, 2)
+    K, truth = backend.bind(kernel, X), kernel_matrix(kernel, X, X)
+    for name, dtype in DTYPES.items():
+        stored = K.stored(dtype)
+        assert stored.is_stored
+        found = stored.product(V, precision=dtype)
+        assert product_error(found, truth, V) < TOLERANCE[name]
+        os.kill(pids(client)[0], signal.SIGKILL)  # with its entries
+        assert torch.equal(stored.product(V, precision=dtype), found)
+        client.wait_for_workers(2, timeout=PATIENCE)
+    other = torch.float64 if dtype == torch.float32 else torch.float32
+    assert torch.equal(stored.product(V, precision=other), K.product(V, precision=other)), "not the stored precision"
+    with pytest.raises(MemoryError, match="on the workers"):
+        backends.Dask(client=client).place(X[:1].expand(10**6, 3)).bind(kernel).stored()
 
 
 def test_entries_weights_and_local_factors_are_those_of_this_process(backend):
@@ -179,7 +201,7 @@ def test_few_rows_stay_here(backend):
 def resized(client, count):
     """Return once the cluster has so many workers."""
     client.cluster.scale(count)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while len(client.scheduler_info(n_workers=-1)["workers"]) != count:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -209,12 +231,12 @@ def test_a_worker_that_is_killed_changes_no_bit(client, backend):
     undisturbed = K.product(V)
     os.kill(pids(client)[0], signal.SIGKILL)  # with the blocks of X that it held
     assert torch.equal(K.product(V), undisturbed)
-    client.wait_for_workers(2, timeout=60)
+    client.wait_for_workers(2, timeout=PATIENCE)
     killer = threading.Timer(0.02, os.kill, (pids(client)[0], signal.SIGKILL))
     killer.start()
     assert all(torch.equal(K.product(V), undisturbed) for _ in range(5))
     killer.join()
-    client.wait_for_workers(2, timeout=60)
+    client.wait_for_workers(2, timeout=PATIENCE)
 
 
 def test_a_worker_that_is_stopped_for_a_while_changes_no_bit(client, backend):
@@ -248,6 +270,32 @@ def test_without_workers_it_gives_up(client, backend):
     finally:
         resized(client, 2)
     assert torch.equal(K.product(V), undisturbed)
+
+
+def test_a_scheduler_that_is_lost(tmp_path):
+    from distributed import Client
+
+    file = tmp_path / "scheduler.json"
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0"]
+    scheduler = subprocess.Popen([*command, "--no-dashboard", "--scheduler-file", str(file)], **quiet)
+    command = [sys.executable, "-m", "distributed.cli.dask_worker", "--scheduler-file", str(file), "--no-nanny"]
+    worker = subprocess.Popen([*command, "--nthreads", "1", "--no-dashboard", "--host", "127.0.0.2"], **quiet)
+    client = Client(scheduler_file=str(file), set_as_default=False, timeout="60s")
+    try:
+        X, V = normal(ROWS, 2, 1), normal(ROWS, 1, 2)
+        K = backends.Dask(client=client, block_rows=BLOCK).bind(RBF(1.0), X)
+        found = K.product(V)
+        scheduler.kill()
+        scheduler.wait()
+        with pytest.raises(ClusterFailed, match="the cluster was lost"):
+            K.product(V)
+    finally:
+        client.close()
+        for process in (scheduler, worker):
+            process.kill()
+            process.wait()
+    assert torch.allclose(K.product(V), found, rtol=1e-12, atol=1e-12), "in this process, once the connection is closed"
 
 
 class Broken(RBF):

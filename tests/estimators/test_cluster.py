@@ -68,7 +68,7 @@ def disturbed(client, number):
     def listen(event):
         if event.kind is EventKind.STEP and left[0]:
             left[0] -= 1
-            client.wait_for_workers(2, timeout=60)
+            client.wait_for_workers(2, timeout=300)
             killed, stopped = sorted(client.run(os.getpid).values())
             os.kill(killed, signal.SIGKILL)
             os.kill(stopped, signal.SIGSTOP)
@@ -85,10 +85,10 @@ def test_faults_while_learning_and_predicting_change_no_bit(client):
     assert other.kernel_.lengthscale.tolist() == calm.kernel_.lengthscale.tolist() != [1.0, 1.5]
     assert np.array_equal(other.posterior_.weights.X, calm.posterior_.weights.X)
     expected = calm.predict(X + 0.1)
-    client.wait_for_workers(2, timeout=60)
+    client.wait_for_workers(2, timeout=300)
     os.kill(min(client.run(os.getpid).values()), signal.SIGKILL)
     assert np.array_equal(other.predict(X + 0.1), expected)
-    client.wait_for_workers(2, timeout=60)
+    client.wait_for_workers(2, timeout=300)
 
 
 def test_other_estimators(client):
@@ -193,7 +193,7 @@ def test_workers_with_another_version_are_refused(tmp_path):
             [*command, "--no-dashboard"], env=os.environ | {"PYTHONPATH": str(tmp_path)}, stderr=subprocess.DEVNULL
         )
         try:
-            client.wait_for_workers(1, timeout=60)
+            client.wait_for_workers(1, timeout=300)
             with pytest.raises(ClusterFailed, match=r"has kernelcg 9\.9\.9, but this is kernelcg"):
                 regressor(client).fit(*data())
         finally:

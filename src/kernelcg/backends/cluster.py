@@ -57,8 +57,8 @@ class Cluster:
         return bool(self.client.status not in ("closing", "closed"))
 
     def workforce(self) -> Workforce:
-        """Return who can work now."""
-        workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
+        """Return who can work now: nobody, where the scheduler does not answer."""
+        workers = self.client.scheduler_info(n_workers=-1).get("workers", {}).values()
         return Workforce(
             len(workers), sum(one["nthreads"] for one in workers), sum(one["memory_limit"] or 0 for one in workers)
         )
@@ -110,8 +110,8 @@ class Cluster:
 
     def _nobody(self) -> str:
         return (
-            f"the cluster {self.client.scheduler_info()['address'] if self.is_open else ''} has had no workers for "
-            f"{self.patience:g} s; start workers and fit again, from the saved state if there is one"
+            f"the cluster has had no workers for {self.patience:g} s; start workers and fit again, from the saved "
+            "state if there is one"
         )
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from kernelcg.backends.base import Points
 from kernelcg.backends.file_rows import FileRows
 from kernelcg.backends.registry import default
+from kernelcg.backends.rounding import rounded_columns
 from kernelcg.kernels import Kernel
 
 Floats = NDArray[np.float64]
@@ -56,6 +57,25 @@ def product_of_tile(
     (V,) = _found(V_of_columns)
     first, second = K._both_ways(columns.bind(kernel), _like(V, K.X), _like(W, K.X), dtype)
     return _array(first), _array(second)
+
+
+def entries_of_tile(rows: Points, columns: Points | None, kernel: Kernel, dtype: torch.dtype) -> Tensor:
+    """Return K(rows, columns), or K(rows, rows) without columns, which stays on this worker."""
+    K = rows.bind(kernel)
+    if columns is None:
+        return K.block(precision=dtype)
+    return columns.bind(kernel).cross_block(K.X, precision=dtype)
+
+
+def product_of_entries(K: Tensor, V_of_columns: Place, V_of_rows: Place) -> tuple[Floats, ...]:
+    """Return what `product_of_tile` does, from stored entries; for a tile on the diagonal both places are the same."""
+    (V,), (W,) = _found(V_of_columns), _found(V_of_rows)
+    return _multiplied(K, V), _multiplied(K.T, W)
+
+
+def _multiplied(K: Tensor, V: Floats) -> Floats:
+    columns, scale = rounded_columns(_like(V, K), K.dtype)
+    return _array((K @ columns).double() * scale)
 
 
 def product_of_points(points: Floats, columns: Points, V: Place, kernel: Kernel, dtype: torch.dtype) -> Floats:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,10 @@ from torch import Tensor
 
 from kernelcg.backends import cluster_tasks as tasks
 from kernelcg.backends.base import Backend, KernelMatrix, Points, Rows, rows_of
+from kernelcg.backends.checks import chosen_precision
 from kernelcg.backends.cluster import Cluster, missing
 from kernelcg.backends.file_rows import FileRows
+from kernelcg.backends.memory import require_memory
 from kernelcg.backends.registry import default
 from kernelcg.backends.rounding import centre_of
 from kernelcg.kernels import Kernel
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
 CHUNKS_AT_ONCE = 16
 """Blocks of points whose predictions are under way at the same time: this process holds no more of them."""
+
+STORED_SHARE = 0.5
+"""Part of the memory of all workers that the entries of K may take, if they are stored: Dask pauses fuller workers."""
 
 ROW_COPIES = 16
 """Numbers of each feature and row that may exist while entries are computed here, work space included."""
@@ -166,6 +171,8 @@ class DaskMatrix(KernelMatrix):
 
     dask: Dask
     placed: DaskPoints
+    entries: "tuple[torch.dtype, tuple[Future[Any], ...]] | None" = None
+    """The tiles on the workers, in the order of `tiles`, if K is stored."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Points.bind, (self.placed, self.kernel)
@@ -182,27 +189,53 @@ class DaskMatrix(KernelMatrix):
         pairs = [(i, j) for i in range(count) for j in range(i, count)]
         return sorted(pairs, key=lambda pair: pair[0] == pair[1])
 
+    def stored(self, precision: torch.dtype | None = None) -> KernelMatrix:
+        """Return K with the entries of its tiles kept on the workers, if those on and above the diagonal fit there.
+
+        The entries of a lost worker are computed again by others.
+        """
+        dtype, cluster, pairs = chosen_precision(self.X, precision), self.dask.cluster, self.tiles
+        sizes = [some.stop - some.start for some in self.placed.slices]
+        needed = dtype.itemsize * sum(sizes[i] * sizes[j] for i, j in pairs)
+        room = int(STORED_SHARE * cluster.workforce().memory)
+        require_memory(needed, room, f"storing the {len(self)} x {len(self)} kernel matrix on the workers")
+        X = self.placed.blocks
+        columns = [None if i == j else X[j] for i, j in pairs]
+        entries = cluster.map(tasks.entries_of_tile, [X[i] for i, _ in pairs], columns, kernel=self.kernel, dtype=dtype)
+        return replace(self, entries=(dtype, tuple(entries)))
+
+    @property
+    def is_stored(self) -> bool:
+        return self.entries is not None
+
     def _product(self, V: Tensor, dtype: torch.dtype) -> Tensor:
         if not self.dask.cluster.is_open:
             return self.here._product(V, dtype)
-        cluster, pairs, X, parts = self.dask.cluster, self.tiles, self.placed.blocks, self._sent(V)
-        done = cluster.map(
-            tasks.product_of_tile,
-            [X[i] for i, j in pairs],
-            [None if i == j else X[j] for i, j in pairs],
-            [parts[j] for _, j in pairs],
-            [parts[i] for i, _ in pairs],
-            kernel=self.kernel,
-            dtype=dtype,
-        )
-        found = dict(zip(pairs, done, strict=True))
-        count = len(X)
-        sums = cluster.map(
+        pairs, count = self.tiles, len(self.placed.slices)
+        found = dict(zip(pairs, self._products_of_tiles(pairs, V, dtype), strict=True))
+        sums = self.dask.cluster.map(
             tasks.total,
             [[found[min(i, j), max(i, j)] for j in range(count)] for i in range(count)],
             [[int(j < i) for j in range(count)] for i in range(count)],
         )
-        return torch.from_numpy(np.concatenate(cluster.collect(sums))).to(V.dtype)
+        return torch.from_numpy(np.concatenate(self.dask.cluster.collect(sums))).to(V.dtype)
+
+    def _products_of_tiles(self, pairs: list[tuple[int, int]], V: Tensor, dtype: torch.dtype) -> "list[Future[Any]]":
+        """Return what the tiles contribute to both of their blocks of rows, from stored entries if there are any."""
+        cluster, X, parts = self.dask.cluster, self.placed.blocks, self._sent(V)
+        of_columns, of_rows = [parts[j] for _, j in pairs], [parts[i] for i, _ in pairs]
+        if self.entries is not None and self.entries[0] == dtype:
+            return cluster.map(tasks.product_of_entries, self.entries[1], of_columns, of_rows)
+        columns = [None if i == j else X[j] for i, j in pairs]
+        return cluster.map(
+            tasks.product_of_tile,
+            [X[i] for i, _ in pairs],
+            columns,
+            of_columns,
+            of_rows,
+            kernel=self.kernel,
+            dtype=dtype,
+        )
 
     def _cross(self, points: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
         if not self.dask.cluster.is_open:
