@@ -21,6 +21,7 @@ from kernelcg import backends
 from kernelcg.backends import triton as triton_backend
 from kernelcg.backends.tiles import TilesMatrix
 from kernelcg.backends.triton import forms
+from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.kernels import RBF, Matern
 from kernelcg.planning.costs import Pricing
 from kernelcg.planning.planner import Options, Resources, Workload, planned
@@ -174,6 +175,17 @@ def test_the_same_call_gives_the_same_bits_and_a_copy_computes_the_same(backend,
     for one in (K, copy):
         assert torch.equal(one.product(V, precision=dtype), K.product(V, precision=dtype))
         assert torch.equal(one.gradient(V, V, precision=dtype), K.gradient(V, V, precision=dtype))
+
+
+def test_a_budget_that_is_too_small_is_refused_before_anything_is_copied(backend):
+    X, V = normal(50, 3, 1), normal(50, 4, 2)
+    many = torch.zeros(1, 3, dtype=torch.float64).expand(10**8, 3)
+    K = backends.named("triton", "1MB").bind(RBF(1.0), X)
+    for work in (lambda: K._cross(many, V, torch.float32), lambda: K._cross_block(many, None, torch.float64)):
+        with pytest.raises(MemoryBudgetExceeded, match="100000000 x 50"):
+            work()
+    with pytest.raises(MemoryBudgetExceeded, match="50 x 50"):
+        backends.named("triton", 3700).bind(RBF(1.0), X).product(V)
 
 
 # where a kernel cannot be used

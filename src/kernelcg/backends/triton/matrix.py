@@ -92,13 +92,13 @@ class TritonMatrix(KernelMatrix):
         """Return K(points, X) V; points far outside the data are multiplied apart, since fixed point ends there."""
         fixed = dtype == torch.float32 and self.fits_fixed_point
         forms = (False, True) if fixed else (False,)
+        self._require(len(points), V.shape[1])
         Z = (points.detach().double() - self.points.centre) * self.factors
         lengths = _lengths(Z)
         if not len(points) or not all(self._serves("product", dtype, V.shape[1], fixed=form) for form in forms):
             return self.whole._cross(points, V, dtype)
         if float(lengths.max()) > LARGEST_RADIUS[dtype]:
             return self.whole._cross(points, V, dtype)
-        self._require(len(points), V.shape[1])
         inside = lengths <= (MARGIN * self.radius if fixed else -1.0)
         result = V.new_empty(len(points), V.shape[1])
         for form in forms:
@@ -171,31 +171,30 @@ class TritonMatrix(KernelMatrix):
     # entries
 
     def _block(self, rows: Rows, columns: Rows, dtype: torch.dtype) -> Tensor:
-        A = self.points.centred
-        return self._entries(rows_of(A, rows), rows_of(A, columns), dtype)
+        if not self._serves("block", dtype, 1, fixed=False):
+            return self.whole._block(rows, columns, dtype)
+        return self._entries(self._rows(rows, dtype), self._rows(columns, dtype), dtype)
 
     def _cross_block(self, points: Tensor, columns: Rows, dtype: torch.dtype) -> Tensor:
-        if len(points) and not self._serves_points(points, dtype):
-            return self.whole._cross_block(points, columns, dtype)
-        return self._entries(
-            points.detach().double() - self.points.centre, rows_of(self.points.centred, columns), dtype
-        )
-
-    def _entries(self, A: Tensor, B: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the entries between centred rows."""
-        if not len(A) or not len(B):
-            return A.new_empty(len(A), len(B), dtype=dtype)
-        self._require(len(A) + len(B), 0)
-        shape = self._shape("block", dtype, 1, fixed=False)
-        if self._reason(shape) is not None or self.radius > LARGEST_RADIUS[dtype]:
-            return self.whole._entries(A.to(dtype), B.to(dtype), self.whole._tile_size(len(A), 0, dtype), dtype)
-        variance = torch.full((1,), self.variance, dtype=dtype, device=A.device)
-        one, other = (by_feature(rows * self.factors, dtype) for rows in (A, B))
-        return launches.block(one, other, variance, self.profile, shape.tile)
-
-    def _serves_points(self, points: Tensor, dtype: torch.dtype) -> bool:
+        self._require(len(points), 0)
         Z = (points.detach().double() - self.points.centre) * self.factors
-        return float(_lengths(Z).max()) <= LARGEST_RADIUS[dtype]
+        too_far = len(points) > 0 and float(_lengths(Z).max()) > LARGEST_RADIUS[dtype]
+        if too_far or not self._serves("block", dtype, 1, fixed=False):
+            return self.whole._cross_block(points, columns, dtype)
+        return self._entries(by_feature(Z, dtype), self._rows(columns, dtype), dtype)
+
+    def _rows(self, rows: Rows, dtype: torch.dtype) -> Coordinates:
+        """Return some rows of X by feature; all of them are scaled only once."""
+        if rows is None:
+            return self._coordinates(dtype, fixed=False)
+        return by_feature(self.points.centred[rows] * self.factors, dtype)
+
+    def _entries(self, A: Coordinates, B: Coordinates, dtype: torch.dtype) -> Tensor:
+        if not A.count or not B.count:
+            return self.X.new_empty(A.count, B.count, dtype=dtype)
+        self._require(A.count + B.count, 0)
+        variance = torch.full((1,), self.variance, dtype=dtype, device=self.device)
+        return launches.block(A, B, variance, self.profile, self._shape("block", dtype, 1, fixed=False).tile)
 
     def _local_factors(self, neighbours: Tensor, F: Tensor | None, scale: Tensor | None, diagonal: Tensor) -> Tensor:
         return self.whole._local_factors(neighbours, F, scale, diagonal)
