@@ -35,6 +35,15 @@ class KernelMatrix(ABC):
 
     Arguments are checked here; a backend implements the methods that begin with an underscore, whose ``dtype`` is
     the precision to compute in.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg import backends
+    >>> from kernelcg.kernels import RBF
+    >>> K = backends.bind(RBF(1.0), torch.zeros(3, 1))
+    >>> K.product(torch.ones(3, 1)).T, K.cross(torch.zeros(1, 1), torch.ones(3, 1))
+    (tensor([[3., 3., 3.]]), tensor([[3.]]))
     """
 
     kernel: Kernel

@@ -28,7 +28,14 @@ MATERN_PROFILES = {0.5: 1, 1.5: 2, 2.5: 3}
 
 
 def levels() -> dict[str, str]:
-    """Return every instruction set the native code knows and whether it can run here, in words."""
+    """Return every instruction set the native code knows and whether it can run here, in words.
+
+    Examples
+    --------
+    >>> from kernelcg import backends
+    >>> set(backends.levels()) <= {"baseline", "avx2", "avx512"}
+    True
+    """
     return {} if _native is None else {name: "usable" if usable else why for name, usable, why in _native.levels()}
 
 
@@ -40,6 +47,15 @@ class Native(Backend):
     and with them their multiples and sums. ``threads`` None means as many as
     torch uses; ``level`` names an instruction set (see `levels`), None means the best this machine has. The number of
     threads changes no bit of a result.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg import backends
+    >>> from kernelcg.kernels import RBF
+    >>> if backends.available()["native"].usable:
+    ...     print(backends.Native(threads=1).bind(RBF(1.0), torch.zeros(3, 2)).product(torch.ones(3, 1)).T)
+    tensor([[3., 3., 3.]])
     """
 
     level: str | None = None

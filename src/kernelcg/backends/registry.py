@@ -25,7 +25,14 @@ def classes() -> dict[str, type[Backend]]:
 
 
 def available() -> dict[str, Availability]:
-    """Return every backend by name, with whether it can be used on this machine and the reason or a description."""
+    """Return every backend by name, with whether it can be used on this machine and the reason or a description.
+
+    Examples
+    --------
+    >>> from kernelcg import backends
+    >>> backends.available()["tiles"].usable
+    True
+    """
     return {
         name: Availability(reason is None, cls.description() if reason is None else reason)
         for name, cls in classes().items()
@@ -34,7 +41,14 @@ def available() -> dict[str, Availability]:
 
 
 def named(name: str, memory: int | str | None = None, threads: int | None = None) -> Backend:
-    """Return the backend of this name; `ValueError` for a name nobody has, `RuntimeError` if it cannot be used here."""
+    """Return the backend of this name; `ValueError` for a name nobody has, `RuntimeError` if it cannot be used here.
+
+    Examples
+    --------
+    >>> from kernelcg import backends
+    >>> backends.named("tiles").name()
+    'tiles'
+    """
     found = classes()
     if name not in found:
         raise ValueError(f"there is no backend {name!r}; choose one of {', '.join(found)}")
@@ -45,6 +59,12 @@ def default(memory: int | str | None = None, threads: int | None = None, device:
     """Return the backend that suits data on this type of device best, of those that can be used here.
 
     Without the compiled module the first call for data on the CPU says so, once in a process.
+
+    Examples
+    --------
+    >>> from kernelcg import backends
+    >>> backends.default("1GB").budget()
+    1000000000
     """
     ranked = [(cls.preference(device), cls) for cls in classes().values()]
     suitable = [(preference, cls) for preference, cls in ranked if preference is not None and cls.why_not() is None]
@@ -74,7 +94,16 @@ def passed_over(chosen: Backend, device: str) -> tuple[str, ...]:
 
 
 def bind(kernel: Kernel, X: object, backend: Backend | None = None) -> KernelMatrix:
-    """Return K(X, X) for data in any form, by default on the best backend for where they are."""
+    """Return K(X, X) for data in any form, by default on the best backend for where they are.
+
+    Examples
+    --------
+    >>> from kernelcg import backends
+    >>> from kernelcg.kernels import RBF
+    >>> K = backends.bind(RBF(1.0), [[0.0], [1.0], [2.0]])
+    >>> K.block().shape
+    torch.Size([3, 3])
+    """
     data = matrix(X, "X")  # type: ignore[arg-type]  # whatever it is, it is converted or refused
     chosen = default(device=data.device.type) if backend is None else backend
     if not isinstance(chosen, Backend):

@@ -23,7 +23,16 @@ CACHE_TILE, DEVICE_TILE, SMALLEST_TILE = 512, 4096, 16
 
 @dataclass(frozen=True, eq=False)
 class Tiles(Backend):
-    """Square tiles of the kernel's own torch formula: any kernel, any device. Uses the threads torch uses."""
+    """Square tiles of the kernel's own torch formula: any kernel, any device. Uses the threads torch uses.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.backends import Tiles
+    >>> from kernelcg.kernels import RBF
+    >>> Tiles("100MB").bind(RBF(1.0), torch.zeros(4, 2)).product(torch.ones(4, 1)).T
+    tensor([[4., 4., 4., 4.]])
+    """
 
     @classmethod
     def why_not(cls) -> str | None:

@@ -118,6 +118,15 @@ class GPClassifier(ClassAnswers):
     calibration_ : the factors of latent means and covariances in probabilities, and how they were chosen; print it
     estimators_ : one classifier for each class, if they are told apart one against the rest. Then `kernel_`,
         `certificate_`, `calibration_`, `learning_` and `report_` are tuples, and there is no `posterior_`
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kernelcg import GPClassifier
+    >>> X = np.linspace(0, 10, 60)[:, None]
+    >>> model = GPClassifier(random_state=0).fit(X, np.where(X[:, 0] > 5, "late", "early"))
+    >>> model.predict([[1.0], [9.0]])
+    array(['early', 'late'], dtype='<U5')
     """
 
     def __init__(

@@ -96,6 +96,17 @@ class GPGeneralizedRegressor(RegressorMixin, LaplaceEstimator):  # type: ignore[
     report_ : the last linear solve; None in the direct method
     plan_ : method and memory, decided before the work started
     posterior_ : the conditioned latent process, for use with torch
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kernelcg import GPGeneralizedRegressor
+    >>> X = np.linspace(0, 10, 60)[:, None]
+    >>> from kernelcg.likelihoods import Poisson
+    >>> counts = np.round(np.exp(1 + np.sin(X[:, 0])))
+    >>> model = GPGeneralizedRegressor(likelihood=Poisson(), random_state=0).fit(X, counts)
+    >>> bool((model.predict(X) > 0).all())
+    True
     """
 
     def __init__(

@@ -78,6 +78,15 @@ class KernelRidge(GaussianEstimator):
     X_fit_ : (n, d) the training inputs
     alpha_, kernel_ : as given or chosen
     certificate_, report_, learning_, plan_, posterior_ : as in `GPRegressor`
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kernelcg import KernelRidge
+    >>> X = np.linspace(0, 10, 60)[:, None]
+    >>> model = KernelRidge(alpha=1e-3, kernel="rbf").fit(X, np.sin(X[:, 0]))
+    >>> model.predict(X).shape
+    (60,)
     """
 
     def __init__(

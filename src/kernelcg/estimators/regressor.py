@@ -117,6 +117,16 @@ class GPRegressor(RegressionAnswers):
         noise of their own
     plan_ : method and memory, decided before the work started
     posterior_ : the conditioned process, for use with torch
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kernelcg import GPRegressor
+    >>> X = np.linspace(0, 10, 60)[:, None]
+    >>> model = GPRegressor("rbf", noise=1e-4, random_state=0).fit(X, np.sin(X[:, 0]))
+    >>> mean, std = model.predict([[5.0]], return_std=True)
+    >>> bool(abs(mean[0] - np.sin(5.0)) < 0.01), bool(std[0] < 0.1)
+    (True, True)
     """
 
     def __init__(

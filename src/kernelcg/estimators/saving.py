@@ -90,6 +90,18 @@ def load(path: str | os.PathLike[str], kernels: type[Parametric] | Iterable[type
     ------
     ModelFileError : if the file is not one of kernelcg, is damaged, comes from a newer version, or needs a class that
         is not in ``kernels``
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import kernelcg
+    >>> model = kernelcg.KernelRidge().fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 0.0])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model.save(Path(folder) / "model.kcg")
+    ...     again = kernelcg.load(Path(folder) / "model.kcg")
+    >>> bool((again.predict([[0.5]]) == model.predict([[0.5]])).all())
+    True
     """
     from kernelcg.estimators import model_files
 

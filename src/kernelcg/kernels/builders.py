@@ -15,7 +15,17 @@ from kernelcg.kernels.stationary import RBF, per_feature
 
 
 class Wave(Kernel):
-    r"""A wave through all features: :math:`\sigma^2 \cos(2\pi \sum_r (x_r - y_r) / p_r)`, of period p_r along r."""
+    r"""A wave through all features: :math:`\sigma^2 \cos(2\pi \sum_r (x_r - y_r) / p_r)`, of period p_r along r.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.kernels import Wave
+    >>> X = torch.tensor([[0.0], [2.0]])
+    >>> Wave(4.0)(X, X)
+    tensor([[ 1., -1.],
+            [-1.,  1.]])
+    """
 
     SCALARS: ClassVar[tuple[str, ...]] = ("variance",)
 
@@ -63,6 +73,14 @@ class Warped(Kernel):
     References
     ----------
     Snoek, Swersky, Zemel & Adams (2014), Input warping for Bayesian optimization of non-stationary functions, ICML.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.kernels import RBF, Warped
+    >>> X = torch.tensor([[0.1], [0.9]])
+    >>> bool(Warped(RBF(1.0), 1.0, 1.0)(X, X).allclose(RBF(1.0)(X, X)))  # a = b = 1 bends nothing
+    True
     """
 
     part: Kernel
@@ -96,6 +114,14 @@ def spectral_mixture(periods: Sequence[Any], lengthscales: Sequence[Any], varian
     References
     ----------
     Wilson & Adams (2013), Gaussian process kernels for pattern discovery and extrapolation, ICML.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.kernels import spectral_mixture
+    >>> kernel = spectral_mixture(periods=[1.0, 7.0], lengthscales=[10.0, 30.0], variances=[1.0, 0.5])
+    >>> float(kernel(torch.zeros(1, 1), torch.zeros(1, 1)))
+    1.5
     """
     if not len(periods) == len(lengthscales) == len(variances) > 0:
         raise ValueError("a spectral mixture needs as many periods as lengthscales and variances, and one at least")
@@ -114,7 +140,12 @@ def additive(kernel: Callable[[int], Kernel], features: int, *, order: int = 1) 
     ----------
     kernel : makes the kernel of so many features, such as ``lambda d: RBF([1.0] * d)``
 
-    >>> additive(lambda d: RBF([1.0] * d, 0.3), features=3, order=2)  # 3 features and 3 pairs
+    Examples
+    --------
+    >>> from kernelcg.kernels import RBF, additive
+    >>> kernel = additive(lambda d: RBF([1.0] * d, 0.3), features=3, order=2)  # 3 features and 3 pairs
+    >>> str(kernel).count("RBF")
+    6
     """
     if features < 1 or order not in (1, 2):
         raise ValueError(f"additive needs one feature at least and order 1 or 2, not {features} and {order}")

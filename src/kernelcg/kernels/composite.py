@@ -10,7 +10,17 @@ from kernelcg.kernels.stationary import per_feature
 
 
 class Constant(Kernel):
-    """k(x, y) = σ²: a common unknown level, or the factor of a product."""
+    """k(x, y) = σ²: a common unknown level, or the factor of a product.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.kernels import Constant
+    >>> X = torch.tensor([[0.0], [1.0]])
+    >>> Constant(2.0)(X, X)
+    tensor([[2., 2.],
+            [2., 2.]])
+    """
 
     SCALARS: ClassVar[tuple[str, ...]] = ("variance",)
 
@@ -37,7 +47,17 @@ class Constant(Kernel):
 
 
 class Linear(Kernel):
-    """k(x, y) = Σ_r σ_r² x_r y_r: linear regression, with one variance for all features or one each."""
+    """k(x, y) = Σ_r σ_r² x_r y_r: linear regression, with one variance for all features or one each.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.kernels import Linear
+    >>> X = torch.tensor([[0.0], [1.0]])
+    >>> Linear(3.0)(X, X)
+    tensor([[0., 0.],
+            [0., 3.]])
+    """
 
     variance: Tensor
 
@@ -55,7 +75,17 @@ class Linear(Kernel):
 
 
 class Sum(Kernel):
-    """k₁(x, y) + k₂(x, y)."""
+    """k₁(x, y) + k₂(x, y).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.kernels import Linear, RBF
+    >>> X = torch.tensor([[0.0], [1.0]])
+    >>> (RBF(1.0) + Linear(3.0))(X, X)
+    tensor([[1.0000, 0.6065],
+            [0.6065, 4.0000]])
+    """
 
     left: Kernel
     right: Kernel
@@ -93,7 +123,17 @@ class Sum(Kernel):
 
 
 class Product(Kernel):
-    """k₁(x, y) · k₂(x, y)."""
+    """k₁(x, y) · k₂(x, y).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.kernels import Linear, RBF
+    >>> X = torch.tensor([[0.0], [1.0]])
+    >>> (RBF(1.0) * Linear(3.0))(X, X)
+    tensor([[0., 0.],
+            [0., 3.]])
+    """
 
     left: Kernel
     right: Kernel

@@ -46,6 +46,13 @@ def squared_distances(X: Tensor, Y: Tensor) -> Tensor:
     """Return Σ_r (x_ir − y_jr)² as an (n, m) tensor by direct differences, exactly 0 between equal points.
 
     Costs O(n m d) time and two (n, m) tiles of memory. Differentiable once.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.kernels import squared_distances
+    >>> squared_distances(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0]]))
+    tensor([[25.]])
     """
     if X.shape[1] != Y.shape[1]:
         raise ValueError(f"X has {X.shape[1]} features but Y has {Y.shape[1]}; they must be equal")
@@ -54,5 +61,13 @@ def squared_distances(X: Tensor, Y: Tensor) -> Tensor:
 
 
 def distances(squared: Tensor) -> Tensor:
-    """Return √s with derivative 0 where s = 0, the right limit for every kernel that is flat or kinked there."""
+    """Return √s with derivative 0 where s = 0, the right limit for every kernel that is flat or kinked there.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.kernels import distances
+    >>> distances(torch.tensor([0.0, 25.0]))
+    tensor([0., 5.])
+    """
     return squared.clamp_min(torch.finfo(squared.dtype).tiny).sqrt() * (squared > 0)

@@ -16,6 +16,15 @@ class Laplacian(Kernel):
 
     The product of one-dimensional Matérn kernels with ν = 1/2. Its spectral density is a product of Cauchy
     densities, one for each feature.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.kernels import Laplacian
+    >>> X = torch.tensor([[0.0], [1.0]])
+    >>> Laplacian(1.0)(X, X)
+    tensor([[1.0000, 0.3679],
+            [0.3679, 1.0000]])
     """
 
     SCALARS: ClassVar[tuple[str, ...]] = ("variance",)

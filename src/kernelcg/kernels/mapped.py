@@ -18,7 +18,15 @@ EARTH = 6371.0088
 
 
 class Mapped(Kernel):
-    """k(x, y) = part(g(x), g(y)) for a map g without hyperparameters: backends bind the part to the mapped data."""
+    """k(x, y) = part(g(x), g(y)) for a map g without hyperparameters: backends bind the part to the mapped data.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.kernels import Mapped, RBF
+    >>> isinstance(RBF(1.0).on([0, 2]), Mapped)
+    True
+    """
 
     part: Kernel
 
@@ -40,6 +48,15 @@ class OnColumns(Mapped):
     """A kernel of some of the features: ``RBF(1.0).on([0, 2])``.
 
     In an estimator that is fitted to a data frame, the names of its columns will do: ``RBF(1.0).on(["x", "y"])``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.kernels import RBF
+    >>> X = torch.tensor([[0.0, 5.0], [1.0, 9.0]])
+    >>> RBF(1.0).on(0)(X, X)  # the second column does not count
+    tensor([[1.0000, 0.6065],
+            [0.6065, 1.0000]])
     """
 
     columns: tuple[int | str, ...] = ()
@@ -98,6 +115,15 @@ class OnSphere(Mapped):
     kernel of Euclidean distances stays positive semi-definite: ``OnSphere(Matern(500.0))`` correlates over 500 km. The
     chord is shorter than the great circle by 1 % at 3,000 km. Of more features name the two:
     ``OnSphere(Matern(500.0)).on(["latitude", "longitude"])``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.kernels import Matern, OnSphere
+    >>> places = torch.tensor([[52.5, 13.4], [48.9, 2.4]])  # degrees of latitude and longitude
+    >>> k = OnSphere(Matern(1000.0, nu=1.5))(places, places)  # 1000 km
+    >>> bool(0.3 < k[0, 1] < 0.7)
+    True
     """
 
     radius: float = EARTH
@@ -120,6 +146,14 @@ class GreatCircle(Kernel):
 
     Of the Matérn family on great-circle distances only ν ≤ 1/2 is positive semi-definite on the sphere (Gneiting 2013,
     Strictly and non-strictly positive definite functions on spheres, example 2); for smoother ones use `OnSphere`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.kernels import GreatCircle
+    >>> places = torch.tensor([[0.0, 0.0], [0.0, 90.0]])  # a quarter of the equator apart
+    >>> round(float(GreatCircle(10_000.0)(places, places)[0, 1]), 2)
+    0.37
     """
 
     SCALARS = ("lengthscale", "variance")

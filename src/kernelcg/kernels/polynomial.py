@@ -14,6 +14,15 @@ class Polynomial(Kernel):
     """k(x, y) = (γ xᵀy + c)^degree: regression on all monomials up to this degree, or of it alone if c = 0.
 
     ``gamma`` is a hyperparameter; ``coef0`` = c ≥ 0 and the whole number ``degree`` ≥ 1 stay as they are.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.kernels import Polynomial
+    >>> X = torch.tensor([[0.0], [1.0]])
+    >>> Polynomial(1.0, degree=2)(X, X)
+    tensor([[1., 1.],
+            [1., 4.]])
     """
 
     SCALARS: ClassVar[tuple[str, ...]] = ("gamma",)
@@ -39,7 +48,17 @@ class Polynomial(Kernel):
 
 
 class Power(Kernel):
-    """k(x, y)^exponent with a whole number ``exponent`` ≥ 1: a product of equal kernels that are learned as one."""
+    """k(x, y)^exponent with a whole number ``exponent`` ≥ 1: a product of equal kernels that are learned as one.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.kernels import Linear, Power
+    >>> X = torch.tensor([[1.0], [2.0]])
+    >>> Power(Linear(1.0), 2)(X, X)
+    tensor([[ 1.,  4.],
+            [ 4., 16.]])
+    """
 
     kernel: Kernel
     exponent: int = 2
@@ -75,7 +94,17 @@ class Power(Kernel):
 
 
 class Cosine(Kernel):
-    """k(x, y) = σ² xᵀy / (|x| |y|), and 0 if x or y is 0: the linear kernel of directions."""
+    """k(x, y) = σ² xᵀy / (|x| |y|), and 0 if x or y is 0: the linear kernel of directions.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.kernels import Cosine
+    >>> X = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
+    >>> Cosine()(X, X)
+    tensor([[1.0000, 0.7071],
+            [0.7071, 1.0000]])
+    """
 
     SCALARS: ClassVar[tuple[str, ...]] = ("variance",)
 

@@ -14,6 +14,15 @@ class Hamming(Kernel):
 
     Of one-hot features two differ where a category does, so a lengthscale there counts half as much. Positive
     semi-definite since each factor is a positive multiple of a constant plus that of an indicator of equality.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.kernels import Hamming
+    >>> X = torch.tensor([[2.0, 7.0], [3.0, 7.0]])
+    >>> Hamming(1.0)(X, X)
+    tensor([[1.0000, 0.3679],
+            [0.3679, 1.0000]])
     """
 
     SCALARS: ClassVar[tuple[str, ...]] = ("variance",)
@@ -46,6 +55,15 @@ class Tanimoto(Kernel):
     References
     ----------
     Ralaivola, Swamidass, Saigo & Baldi (2005), Graph kernels for chemical informatics, Neural Networks 18.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.kernels import Tanimoto
+    >>> X = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]])
+    >>> Tanimoto()(X, X)
+    tensor([[1.0000, 0.3333],
+            [0.3333, 1.0000]])
     """
 
     SCALARS: ClassVar[tuple[str, ...]] = ("variance",)
@@ -76,6 +94,15 @@ class MinMax(Kernel):
     References
     ----------
     Ralaivola, Swamidass, Saigo & Baldi (2005), Graph kernels for chemical informatics, Neural Networks 18.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.kernels import MinMax
+    >>> X = torch.tensor([[3.0, 1.0], [1.0, 0.0]])
+    >>> MinMax()(X, X)
+    tensor([[1.0000, 0.2500],
+            [0.2500, 1.0000]])
     """
 
     SCALARS: ClassVar[tuple[str, ...]] = ("variance",)

@@ -14,7 +14,15 @@ from kernelcg.randomness import normal
 
 
 class Stationary(Kernel):
-    r"""k(x, y) = σ² profile(s) with :math:`s = \sum_r (x_r - y_r)^2 / l_r^2`; l is one number or one per feature."""
+    r"""k(x, y) = σ² profile(s) with :math:`s = \sum_r (x_r - y_r)^2 / l_r^2`; l is one number or one per feature.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.kernels import RBF, Stationary
+    >>> isinstance(RBF([0.5, 2.0]), Stationary)  # one lengthscale for each of two features
+    True
+    """
 
     SCALARS: ClassVar[tuple[str, ...]] = ("variance", "alpha")
 
@@ -56,7 +64,17 @@ class Stationary(Kernel):
 
 
 class RBF(Stationary):
-    r"""Squared exponential, :math:`\sigma^2 e^{-s/2}`."""
+    r"""Squared exponential, :math:`\sigma^2 e^{-s/2}`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.kernels import RBF
+    >>> X = torch.tensor([[0.0], [1.0]])
+    >>> RBF(1.0)(X, X)
+    tensor([[1.0000, 0.6065],
+            [0.6065, 1.0000]])
+    """
 
     def profile(self, s: Tensor) -> Tensor:
         return torch.exp(-0.5 * s)
@@ -75,6 +93,15 @@ class Matern(Stationary):
     References
     ----------
     Rasmussen & Williams (2006), equation 4.17. Its spectral density is a Student t with 2ν degrees of freedom.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.kernels import Matern
+    >>> X = torch.tensor([[0.0], [1.0]])
+    >>> Matern(1.0, nu=1.5)(X, X)
+    tensor([[1.0000, 0.4834],
+            [0.4834, 1.0000]])
     """
 
     nu: float = 1.5
@@ -97,7 +124,17 @@ class Matern(Stationary):
 
 
 class RationalQuadratic(Stationary):
-    r"""Mixture of RBFs of many lengthscales, :math:`\sigma^2 (1 + s / (2\alpha))^{-\alpha}`."""
+    r"""Mixture of RBFs of many lengthscales, :math:`\sigma^2 (1 + s / (2\alpha))^{-\alpha}`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.kernels import RationalQuadratic
+    >>> X = torch.tensor([[0.0], [1.0]])
+    >>> RationalQuadratic(1.0, alpha=2.0)(X, X)
+    tensor([[1.0000, 0.6400],
+            [0.6400, 1.0000]])
+    """
 
     alpha: Tensor = torch.tensor(1.0, dtype=torch.float64)
 
@@ -118,6 +155,15 @@ class Periodic(Kernel):
     References
     ----------
     MacKay (1998), Introduction to Gaussian processes, equation 47.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.kernels import Periodic
+    >>> X = torch.tensor([[0.0], [1.0]])
+    >>> Periodic(1.0, period=2.0)(X, X)
+    tensor([[1.0000, 0.1353],
+            [0.1353, 1.0000]])
     """
 
     SCALARS: ClassVar[tuple[str, ...]] = ("variance",)

@@ -12,7 +12,16 @@ from kernelcg.likelihoods.special import student_cumulative
 
 
 class Gaussian(Likelihood):
-    """y ~ N(f, variance)."""
+    """y ~ N(f, variance).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.likelihoods import ONE, Gaussian
+    >>> f, y = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    >>> round(float(Gaussian(1.0).log_density(y, f, ONE)), 4)
+    -1.4189
+    """
 
     log_concave: ClassVar[bool] = True
     SCALARS: ClassVar[tuple[str, ...]] = ("variance",)
@@ -59,6 +68,14 @@ class StudentT(Likelihood):
 
     W is negative where \|w\| > 1: outliers are given up. The variance is infinite for ν ≤ 2; there is no mean for
     ν ≤ 1, the centre stands for it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.likelihoods import ONE, StudentT
+    >>> f, y = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    >>> round(float(StudentT(1.0, 4.0).log_density(y, f, ONE)), 4)
+    -1.5387
     """
 
     SCALARS: ClassVar[tuple[str, ...]] = ("scale", "degrees")

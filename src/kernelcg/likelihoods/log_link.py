@@ -59,7 +59,16 @@ class Count(LogLink):
 
 
 class Poisson(Count):
-    """Counts with μ = exposure · eᶠ: log p = y log μ − μ − log y!."""
+    """Counts with μ = exposure · eᶠ: log p = y log μ − μ − log y!.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.likelihoods import ONE, Poisson
+    >>> f, y = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    >>> round(float(Poisson().log_density(y, f, ONE)), 4)
+    -1.0
+    """
 
     def log_density(self, y: Tensor, f: Tensor, exposure: Tensor) -> Tensor:
         """Return −y (eˢ − 1 − s) − (log y! − y log y + y), s = log μ − log y: large counts keep their digits."""
@@ -84,6 +93,14 @@ class NegativeBinomial(Count):
     """Counts more varied than Poisson's: μ = exposure · eᶠ, variance μ + φμ² with φ = dispersion.
 
     With r = 1/φ and h = log φμ, log p = y log σ(h) + r log σ(−h) + log Γ(y + r) − log Γ(r) − log y!, log-concave in f.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.likelihoods import ONE, NegativeBinomial
+    >>> f, y = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    >>> round(float(NegativeBinomial(1.0).log_density(y, f, ONE)), 4)
+    -1.3863
     """
 
     SCALARS: ClassVar[tuple[str, ...]] = ("dispersion",)
@@ -121,6 +138,14 @@ class Gamma(LogLink):
     """Positive amounts with mean μ = eᶠ and variance μ² / k, k = shape; the exposure plays no part.
 
     With s = log y − f, log p = −k (eˢ − 1 − s) − log y + k log k − k − log Γ(k).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.likelihoods import ONE, Gamma
+    >>> f, y = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    >>> round(float(Gamma(2.0).log_density(y, f, ONE)), 4)
+    -0.6137
     """
 
     SCALARS: ClassVar[tuple[str, ...]] = ("shape",)

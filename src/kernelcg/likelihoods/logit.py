@@ -62,7 +62,16 @@ class Logit(Likelihood):
 
 
 class BernoulliLogit(Logit):
-    """P(y = 1) = σ(f), y is 0 or 1."""
+    """P(y = 1) = σ(f), y is 0 or 1.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.likelihoods import ONE, BernoulliLogit
+    >>> f, y = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    >>> round(float(BernoulliLogit().log_density(y, f, ONE)), 4)
+    -0.6931
+    """
 
     _limit: ClassVar[str] = "1"
 
@@ -71,7 +80,16 @@ class BernoulliLogit(Logit):
 
 
 class Binomial(Logit):
-    """y successes among N = exposure trials: log p = y log σ(f) + (N − y) log σ(−f) + log (N choose y)."""
+    """y successes among N = exposure trials: log p = y log σ(f) + (N − y) log σ(−f) + log (N choose y).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.likelihoods import Binomial
+    >>> f, successes, trials = (torch.tensor([v], dtype=torch.float64) for v in (0.0, 1.0, 2.0))
+    >>> round(float(Binomial().log_density(successes, f, trials)), 4)  # one of two, each as likely as not
+    -0.6931
+    """
 
     def trials(self, exposure: Tensor) -> Tensor:
         return exposure

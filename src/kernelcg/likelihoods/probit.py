@@ -13,7 +13,16 @@ LEVELS = 60
 
 
 class BernoulliProbit(Likelihood):
-    """P(y = 1) = Φ(f), y is 0 or 1."""
+    """P(y = 1) = Φ(f), y is 0 or 1.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.likelihoods import ONE, BernoulliProbit
+    >>> f, y = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    >>> round(float(BernoulliProbit().log_density(y, f, ONE)), 4)
+    -0.6931
+    """
 
     log_concave: ClassVar[bool] = True
     counts: ClassVar[bool] = True

@@ -26,7 +26,15 @@ HALF_A_CELL = 2.0**-31
 
 
 class Softmax(Parametric):
-    """P(y = c) = e^(f_c) / Σ_b e^(f_b), y is a class number 0, …, C − 1."""
+    """P(y = c) = e^(f_c) / Σ_b e^(f_b), y is a class number 0, …, C − 1.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.likelihoods import Softmax
+    >>> Softmax().probabilities(torch.zeros(1, 4))
+    tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
+    """
 
     def log_density(self, y: Tensor, F: Tensor) -> Tensor:
         """Return log p(y_i | f_i) for y (n,) and F (n, C)."""

@@ -52,7 +52,15 @@ class LinearOperator(ABC):
 
 
 def in_best_precision(A: Operator) -> Operator:
-    """Return A with products in float64, or A itself if it has one precision only."""
+    """Return A with products in float64, or A itself if it has one precision only.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.operators import DenseMatrix, in_best_precision
+    >>> in_best_precision(DenseMatrix(torch.eye(2).double())).precision
+    torch.float64
+    """
     try:
         return A.with_precision(torch.float64)
     except TypeError:
@@ -60,7 +68,16 @@ def in_best_precision(A: Operator) -> Operator:
 
 
 class DenseMatrix(LinearOperator):
-    """A symmetric matrix that is stored anyway."""
+    """A symmetric matrix that is stored anyway.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.operators import DenseMatrix
+    >>> DenseMatrix(2 * torch.eye(2)) @ torch.ones(2, 1)
+    tensor([[2.],
+            [2.]])
+    """
 
     def __init__(self, M: Tensor):
         self.M = matrix(M, "A", finite=False)
@@ -114,7 +131,15 @@ class ConstantInvertible(Invertible, Protocol):
 
 
 class Identity:
-    """No preconditioning: P = I for n rows beside ``like``."""
+    """No preconditioning: P = I for n rows beside ``like``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.operators import Identity
+    >>> Identity(2).solve(torch.ones(2, 1)).T
+    tensor([[1., 1.]])
+    """
 
     is_constant = True
 

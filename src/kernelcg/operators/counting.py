@@ -31,7 +31,17 @@ class CountsInner(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Counting(LinearOperator):
-    """Pass every product on to ``operator`` and count it; copies in other precisions share the tally."""
+    """Pass every product on to ``operator`` and count it; copies in other precisions share the tally.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.operators import Counting, DenseMatrix
+    >>> A = Counting(DenseMatrix(torch.eye(2)))
+    >>> _ = A @ torch.ones(2, 3)
+    >>> A.tally.products, A.tally.columns
+    (1, 3)
+    """
 
     operator: LinearOperator
     tally: Tally = field(default_factory=Tally)

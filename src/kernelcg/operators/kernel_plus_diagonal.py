@@ -27,6 +27,16 @@ class KernelPlusDiagonal(LinearOperator):
     diagonal : one positive number or n of them, D
     scale : n non-negative numbers, S; None means I
     product_dtype : precision of the O(n²) products; None means that of X
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg import backends
+    >>> from kernelcg.kernels import RBF
+    >>> from kernelcg.operators import KernelPlusDiagonal
+    >>> A = KernelPlusDiagonal(backends.bind(RBF(1.0), torch.zeros(3, 1).double()), 0.5)
+    >>> (A @ torch.ones(3, 1).double()).T
+    tensor([[3.5000, 3.5000, 3.5000]], dtype=torch.float64)
     """
 
     K: KernelMatrix

@@ -44,7 +44,15 @@ class FromScipy(LinearOperator):
 
 
 def to_scipy(A: LinearOperator) -> Any:
-    """Return A as a `scipy.sparse.linalg.LinearOperator` of float64 NumPy arrays."""
+    """Return A as a `scipy.sparse.linalg.LinearOperator` of float64 NumPy arrays.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kernelcg.operators import as_operator, to_scipy
+    >>> to_scipy(as_operator(2 * np.eye(2))).matvec(np.ones(2))
+    array([2., 2.])
+    """
 
     def matmat(V: Any) -> Any:
         columns = np.array(V, dtype=np.float64).reshape(len(A), -1)
@@ -59,7 +67,15 @@ def to_scipy(A: LinearOperator) -> Any:
 
 
 def as_operator(A: Any) -> LinearOperator:
-    """Return A as one of our operators: ours, a tensor, an array, a SciPy sparse matrix or LinearOperator."""
+    """Return A as one of our operators: ours, a tensor, an array, a SciPy sparse matrix or LinearOperator.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kernelcg.operators import as_operator
+    >>> len(as_operator(np.eye(3)))
+    3
+    """
     if isinstance(A, LinearOperator):
         return A
     if isinstance(A, ScipyOperator) or issparse(A):

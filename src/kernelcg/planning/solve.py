@@ -86,6 +86,18 @@ def solve(
 
     The rest is as in `kernelcg.solvers.solve`. ``report.attempts`` says what was chosen, why, what was expected
     and what happened.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg import backends
+    >>> from kernelcg.kernels import RBF
+    >>> from kernelcg.operators import KernelPlusDiagonal
+    >>> from kernelcg.planning import solve
+    >>> A = KernelPlusDiagonal(backends.bind(RBF(0.5), torch.linspace(0, 1, 40).double()[:, None]), 0.1)
+    >>> report = solve(A, torch.ones(40, 1).double())
+    >>> report.status.name
+    'CONVERGED'
     """
     source = generator or seeded(0)
     if isinstance(preconditioner, str) and preconditioner == "auto":
@@ -145,6 +157,18 @@ def solve_automatically(
     """Solve with an automatic choice and return what was built, to be kept for the next system.
 
     The choice goes by costs: those that ``pricing`` says, or by default those of this machine's stored profile.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg import backends
+    >>> from kernelcg.kernels import RBF
+    >>> from kernelcg.operators import KernelPlusDiagonal
+    >>> from kernelcg.planning import solve_automatically
+    >>> A = KernelPlusDiagonal(backends.bind(RBF(0.5), torch.linspace(0, 1, 40).double()[:, None]), 0.1)
+    >>> report, kept = solve_automatically(A, torch.ones(40, 1).double())
+    >>> report.status.name
+    'CONVERGED'
     """
     search = _search(A, B, start, stopping, callback, generator, memory, pricing)
     result = search.run()
@@ -206,6 +230,19 @@ def solve_reusing(
     Only what depends on S and D is refactored; the pivots, the low-rank factor and the neighbours belong to the
     kernel they were made for. A solve that fails with a kept preconditioner goes on with a new one.
     ``pricing`` is as in `solve_automatically`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg import backends
+    >>> from kernelcg.kernels import RBF
+    >>> from kernelcg.operators import KernelPlusDiagonal
+    >>> from kernelcg.planning import solve_reusing
+    >>> A = KernelPlusDiagonal(backends.bind(RBF(0.5), torch.linspace(0, 1, 40).double()[:, None]), 0.1)
+    >>> _, kept = solve_reusing(A, torch.ones(40, 1).double(), None)
+    >>> report, kept = solve_reusing(A, torch.ones(40, 1).double(), kept)  # with what the first one built
+    >>> report.status.name
+    'CONVERGED'
     """
     if kept is None or kept.prepared is None or not kept.pays:
         search = _search(A, B, start, stopping, callback, generator, memory, pricing)

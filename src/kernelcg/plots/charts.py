@@ -28,7 +28,15 @@ def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def learning_curve(seconds: ArrayLike, values: ArrayLike, rows: ArrayLike) -> Any:
-    """Draw the criterion over the steps of learning, in nats a row so that parts of the data compare."""
+    """Draw the criterion over the steps of learning, in nats a row so that parts of the data compare.
+
+    Examples
+    --------
+    >>> from kernelcg.plots import learning_curve
+    >>> chart = learning_curve([0.1, 0.2], [-3.0, -1.0], [100, 100])
+    >>> chart.to_dict()["$schema"].startswith("https://vega")
+    True
+    """
     frame = pd.DataFrame({"seconds": seconds, "value": values, "rows": rows}).dropna()
     frame["value"] = frame["value"] / frame["rows"]
     frame["rows"] = [f"{int(count):,}" for count in frame["rows"]]
@@ -46,7 +54,15 @@ def learning_curve(seconds: ArrayLike, values: ArrayLike, rows: ArrayLike) -> An
 
 
 def predicted_against_observed(observed: ArrayLike, mean: ArrayLike, std: ArrayLike, name: str) -> Any:
-    """Draw predictions of rows held out with their 95 % intervals against what was observed."""
+    """Draw predictions of rows held out with their 95 % intervals against what was observed.
+
+    Examples
+    --------
+    >>> from kernelcg.plots import predicted_against_observed
+    >>> chart = predicted_against_observed([1.0, 2.0], [1.1, 1.9], [0.1, 0.1], "price")
+    >>> chart.to_dict()["$schema"].startswith("https://vega")
+    True
+    """
     y, m, s = (np.asarray(part, dtype=float) for part in (observed, mean, std))
     frame = _thinned(pd.DataFrame({"observed": y, "mean": m, "lower": m - 1.96 * s, "upper": m + 1.96 * s}))
     ends = pd.DataFrame({"at": [min(y.min(), m.min()), max(y.max(), m.max())]})
@@ -65,7 +81,15 @@ def predicted_against_observed(observed: ArrayLike, mean: ArrayLike, std: ArrayL
 
 
 def residuals(mean: ArrayLike, observed: ArrayLike, std: ArrayLike) -> Any:
-    """Draw standardised residuals of rows held out against predictions."""
+    """Draw standardised residuals of rows held out against predictions.
+
+    Examples
+    --------
+    >>> from kernelcg.plots import residuals
+    >>> chart = residuals([1.1, 1.9], [1.0, 2.0], [0.1, 0.1])
+    >>> chart.to_dict()["$schema"].startswith("https://vega")
+    True
+    """
     m, y, s = (np.asarray(part, dtype=float) for part in (mean, observed, std))
     frame = _thinned(pd.DataFrame({"mean": m, "residual": (y - m) / s}))
     dots = alt.Chart(frame).mark_circle(size=26, color=ACCENT, opacity=0.8)
@@ -81,7 +105,15 @@ def residuals(mean: ArrayLike, observed: ArrayLike, std: ArrayLike) -> Any:
 
 
 def calibration(levels: ArrayLike, covered: ArrayLike) -> Any:
-    """Draw the share of rows held out within an interval against the share that it promises."""
+    """Draw the share of rows held out within an interval against the share that it promises.
+
+    Examples
+    --------
+    >>> from kernelcg.plots import calibration
+    >>> chart = calibration([0.5, 0.9], [0.48, 0.93])
+    >>> chart.to_dict()["$schema"].startswith("https://vega")
+    True
+    """
     frame = pd.DataFrame({"promised": levels, "covered": covered})
     scale = alt.Scale(domain=[0, 1])
     line = alt.Chart(frame).mark_line(point=True, color=ACCENT)
@@ -97,7 +129,15 @@ def calibration(levels: ArrayLike, covered: ArrayLike) -> Any:
 
 
 def probability_integral(values: ArrayLike) -> Any:
-    """Draw where observations fall in their predictive distributions: flat if the distributions are right."""
+    """Draw where observations fall in their predictive distributions: flat if the distributions are right.
+
+    Examples
+    --------
+    >>> from kernelcg.plots import probability_integral
+    >>> chart = probability_integral([0.1, 0.4, 0.9])
+    >>> chart.to_dict()["$schema"].startswith("https://vega")
+    True
+    """
     counts, edges = np.histogram(np.asarray(values, dtype=float), bins=10, range=(0, 1))
     frame = pd.DataFrame({"from": edges[:-1], "to": edges[1:], "rows": counts})
     return (
@@ -109,7 +149,15 @@ def probability_integral(values: ArrayLike) -> Any:
 
 
 def relevance(shares: Mapping[str, float]) -> Any:
-    """Draw how much of the variation of the predictions is lost when a column is averaged out."""
+    """Draw how much of the variation of the predictions is lost when a column is averaged out.
+
+    Examples
+    --------
+    >>> from kernelcg.plots import relevance
+    >>> chart = relevance({"area": 0.8, "age": 0.2})
+    >>> chart.to_dict()["$schema"].startswith("https://vega")
+    True
+    """
     frame = pd.DataFrame({"column": list(shares), "share": list(shares.values())})
     return (
         alt.Chart(frame)
@@ -124,7 +172,15 @@ def relevance(shares: Mapping[str, float]) -> Any:
 
 
 def dependence(at: ArrayLike, mean: ArrayLike, lower: ArrayLike, upper: ArrayLike, name: str, target: str) -> Any:
-    """Draw the prediction along one column, the others at their medians, with a 95 % band of the function."""
+    """Draw the prediction along one column, the others at their medians, with a 95 % band of the function.
+
+    Examples
+    --------
+    >>> from kernelcg.plots import dependence
+    >>> chart = dependence([0.0, 1.0], [2.0, 3.0], [1.5, 2.5], [2.5, 3.5], "area", "price")
+    >>> chart.to_dict()["$schema"].startswith("https://vega")
+    True
+    """
     frame = pd.DataFrame({"at": at, "mean": mean, "lower": lower, "upper": upper})
     x = alt.X("at", title=name, scale=alt.Scale(zero=False))
     band = alt.Chart(frame).mark_area(opacity=0.25, color=ACCENT).encode(x, alt.Y("lower"), alt.Y2("upper"))
@@ -146,7 +202,15 @@ def _cells(x: ArrayLike, y: ArrayLike) -> pd.DataFrame:
 
 
 def map_of(x: ArrayLike, y: ArrayLike, value: ArrayLike, names: Sequence[str]) -> Any:
-    """Draw predictions over two columns as a map; ``names`` are those of x, y and the target."""
+    """Draw predictions over two columns as a map; ``names`` are those of x, y and the target.
+
+    Examples
+    --------
+    >>> from kernelcg.plots import map_of
+    >>> chart = map_of([0.0, 1.0], [0.0, 1.0], [2.0, 3.0], ["x", "y", "price"])
+    >>> chart.to_dict()["$schema"].startswith("https://vega")
+    True
+    """
     frame = _cells(x, y).assign(value=np.asarray(value, dtype=float))
     return (
         alt.Chart(frame)
@@ -164,7 +228,15 @@ def map_of(x: ArrayLike, y: ArrayLike, value: ArrayLike, names: Sequence[str]) -
 
 
 def confusion(observed: Sequence[Any], predicted: Sequence[Any]) -> Any:
-    """Draw how often each class was taken for each other."""
+    """Draw how often each class was taken for each other.
+
+    Examples
+    --------
+    >>> from kernelcg.plots import confusion
+    >>> chart = confusion(["a", "b"], ["a", "a"])
+    >>> chart.to_dict()["$schema"].startswith("https://vega")
+    True
+    """
     counts = pd.crosstab(pd.Series(observed, name="observed"), pd.Series(predicted, name="predicted"))
     frame = counts.stack().rename("rows").reset_index().astype({"observed": str, "predicted": str})
     base = alt.Chart(frame).encode(alt.X("predicted:N", title="predicted"), alt.Y("observed:N", title="observed"))
@@ -177,7 +249,15 @@ def confusion(observed: Sequence[Any], predicted: Sequence[Any]) -> Any:
 
 
 def boundaries(x: ArrayLike, y: ArrayLike, classes: Sequence[str], certainty: ArrayLike, names: Sequence[str]) -> Any:
-    """Draw the most probable class over two columns, the paler the less certain; ``names`` are those of x and y."""
+    """Draw the most probable class over two columns, the paler the less certain; ``names`` are those of x and y.
+
+    Examples
+    --------
+    >>> from kernelcg.plots import boundaries
+    >>> chart = boundaries([0.0, 1.0], [0.0, 1.0], ["a", "b"], [0.9, 0.8], ["x", "y"])
+    >>> chart.to_dict()["$schema"].startswith("https://vega")
+    True
+    """
     frame = _cells(x, y).assign(**{"class": list(classes), "probability": np.asarray(certainty, dtype=float)})
     return (
         alt.Chart(frame)
@@ -196,7 +276,15 @@ def boundaries(x: ArrayLike, y: ArrayLike, classes: Sequence[str], certainty: Ar
 
 
 def surprises(rows: ArrayLike, observed: ArrayLike, predicted: ArrayLike, std: ArrayLike, name: str) -> Any:
-    """Draw rows that are far from what the others say: their values, and 95 % intervals from the other rows."""
+    """Draw rows that are far from what the others say: their values, and 95 % intervals from the other rows.
+
+    Examples
+    --------
+    >>> from kernelcg.plots import surprises
+    >>> chart = surprises([3, 7], [1.0, 9.0], [1.1, 2.0], [0.1, 0.1], "price")
+    >>> chart.to_dict()["$schema"].startswith("https://vega")
+    True
+    """
     y, m, s = (np.asarray(part, dtype=float) for part in (observed, predicted, std))
     frame = pd.DataFrame({"row": [f"row {row:,}" for row in np.asarray(rows)], "observed": y, "predicted": m})
     frame = frame.assign(lower=m - 1.96 * s, upper=m + 1.96 * s, deviations=(y - m) / s)
@@ -214,7 +302,15 @@ def surprises(rows: ArrayLike, observed: ArrayLike, predicted: ArrayLike, std: A
 
 
 def convergence(residuals: ArrayLike) -> Any:
-    """Draw the largest relative residual of a solve after each iteration."""
+    """Draw the largest relative residual of a solve after each iteration.
+
+    Examples
+    --------
+    >>> from kernelcg.plots import convergence
+    >>> chart = convergence([1.0, 0.1, 0.001])
+    >>> chart.to_dict()["$schema"].startswith("https://vega")
+    True
+    """
     values = np.asarray(residuals, dtype=float)
     frame = pd.DataFrame({"iteration": np.arange(len(values)), "residual": values})
     return (
@@ -230,7 +326,18 @@ def convergence(residuals: ArrayLike) -> Any:
 
 
 def save_picture(chart: Any, path: str | os.PathLike[str]) -> None:
-    """Write a chart as PNG, SVG or JSON, told by the ending; no browser and no network are needed."""
+    """Write a chart as PNG, SVG or JSON, told by the ending; no browser and no network are needed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from kernelcg.plots import convergence, save_picture
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_picture(convergence([1.0, 0.1]), Path(folder) / "solve.svg")
+    ...     (Path(folder) / "solve.svg").stat().st_size > 0
+    True
+    """
     if Path(path).suffix.lower() not in (".png", ".svg", ".json"):
         raise ValueError(f"pictures are written as .png, .svg or .json, not {os.fspath(path)!r}")
     sized = chart.properties(width=420, height=300)

@@ -77,12 +77,26 @@ class Preconditioner(ABC):
 
 
 def available() -> dict[str, type[Preconditioner]]:
-    """Return every recipe that has been imported, by name."""
+    """Return every recipe that has been imported, by name.
+
+    Examples
+    --------
+    >>> from kernelcg.preconditioners import available
+    >>> "nystrom" in available()
+    True
+    """
     return concrete_subclasses(Preconditioner)  # type: ignore[type-abstract]
 
 
 def recipe(name: str, **options: Any) -> Preconditioner:
-    """Return the recipe of this name with these options; `ValueError` for a name nobody has."""
+    """Return the recipe of this name with these options; `ValueError` for a name nobody has.
+
+    Examples
+    --------
+    >>> from kernelcg.preconditioners import recipe
+    >>> type(recipe("jacobi")).__name__
+    'Jacobi'
+    """
     found = available()
     if name not in found:
         raise ValueError(f"there is no preconditioner {name!r}; choose one of {', '.join(found)}")
@@ -94,7 +108,14 @@ def recipe(name: str, **options: Any) -> Preconditioner:
 
 
 def catalogue() -> str:
-    """Return a table of all recipes in words: name, what it is, what it costs, its options."""
+    """Return a table of all recipes in words: name, what it is, what it costs, its options.
+
+    Examples
+    --------
+    >>> from kernelcg.preconditioners import catalogue
+    >>> "nystrom" in catalogue()
+    True
+    """
     lines = []
     for name, cls in available().items():
         options = ", ".join(f"{option}={default!r}" for option, default in cls.options().items()) or "none"

@@ -81,6 +81,15 @@ def log_determinant(
     Ubaru, Chen & Saad (2017), Fast estimation of tr(f(A)); Golub & Meurant (2010), Matrices, Moments and
     Quadrature, chapter 6; Wenger et al. (2022), Preconditioning for scalable Gaussian process hyperparameter
     optimization.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import torch
+    >>> from kernelcg.solvers import log_determinant
+    >>> estimate = log_determinant(np.diag([1.0, 2.0, 4.0]), 16, torch.Generator().manual_seed(0))
+    >>> round(estimate.value, 3), round(float(np.log(8)), 3)
+    (2.079, 2.079)
     """
     if probes < 1:
         raise ValueError(f"probes must be at least 1, not {probes}")

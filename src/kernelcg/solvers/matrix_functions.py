@@ -72,6 +72,13 @@ def apply_function(A: Any, V: Any, function: str, *, rtol: float = 1e-6, max_ite
     References
     ----------
     Frommer, Lund & Szyld (2017), Block Krylov subspace methods for functions of matrices.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kernelcg.solvers import apply_function
+    >>> apply_function(np.diag([1.0, 4.0]), np.ones((2, 1)), "sqrt").value[:, 0].numpy().round(6).tolist()
+    [1.0, 2.0]
     """
     operator = in_best_precision(as_operator(A))
     block = columns_for(operator, V)
@@ -96,6 +103,14 @@ def sample(
     References
     ----------
     Chow & Saad (2014), Preconditioned Krylov subspace methods for sampling multivariate Gaussian distributions.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import torch
+    >>> from kernelcg.solvers import sample
+    >>> sample(np.diag([1.0, 4.0]), 5, torch.Generator().manual_seed(0)).value.shape
+    torch.Size([2, 5])
     """
     operator = in_best_precision(as_operator(A))
     like = torch.zeros((), dtype=torch.float64, device=operator.device)

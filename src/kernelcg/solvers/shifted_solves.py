@@ -70,6 +70,19 @@ def apply_function_rational(
     References
     ----------
     Hale, Higham & Trefethen (2008), Computing A^α, log(A) and related matrix functions by contour integrals.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg import backends
+    >>> from kernelcg.kernels import RBF
+    >>> from kernelcg.operators import KernelPlusDiagonal
+    >>> from kernelcg.solvers import apply_function_rational
+    >>> A = KernelPlusDiagonal(backends.bind(RBF(0.5), torch.linspace(0, 1, 40).double()[:, None]), 0.1)
+    >>> half = apply_function_rational(A, torch.ones(40, 1).double(), "sqrt").value
+    >>> whole = apply_function_rational(A, half, "sqrt").value
+    >>> bool((whole - A @ torch.ones(40, 1).double()).norm() < 1e-4 * whole.norm())
+    True
     """
     if function not in FUNCTIONS:
         raise ValueError(f"function must be one of {', '.join(FUNCTIONS)}, not {function!r}")
@@ -108,6 +121,18 @@ def spectral_interval(A: LinearOperator, steps: int = 20) -> tuple[float, float]
     The lower end is what the operator knows for certain: for A = S K S + D the smallest entry of D. An operator that
     knows nothing is refused, since small eigenvalues are what no estimate finds. The upper end comes from a few
     Lanczos steps, with a margin of 10 %.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg import backends
+    >>> from kernelcg.kernels import RBF
+    >>> from kernelcg.operators import KernelPlusDiagonal
+    >>> from kernelcg.solvers import spectral_interval
+    >>> A = KernelPlusDiagonal(backends.bind(RBF(0.5), torch.linspace(0, 1, 40).double()[:, None]), 0.1)
+    >>> low, high = spectral_interval(A)
+    >>> low, high > 30
+    (0.1, True)
     """
     low = A.spectrum_floor()
     if low is None:

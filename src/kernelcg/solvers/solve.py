@@ -53,6 +53,14 @@ def solve(
     SolveReport
         Numerical failure is a `Status` in it, never an exception: call ``report.raise_if_failed()`` for that.
         Vectors are float64 whatever the precision of the products.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kernelcg.solvers import solve
+    >>> report = solve(np.diag([1.0, 2.0, 4.0]), np.ones((3, 1)))
+    >>> report.solution[:, 0].numpy().round(6).tolist()
+    [1.0, 0.5, 0.25]
     """
     operator = as_operator(A)
     right = _block(B, "B", (len(operator), None), operator.device)

@@ -65,6 +65,18 @@ def read_table(path: str | os.PathLike[str], *, delimiter: str | None = None, en
     Raises
     ------
     TableError : if there is no such file, or no table can be made of it
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import pandas
+    >>> from kernelcg.tables import read_table
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     pandas.DataFrame({"area": [50, 80], "price": [100, 150]}).to_csv(Path(folder) / "houses.csv", index=False)
+    ...     table = read_table(Path(folder) / "houses.csv")
+    >>> table.frame.shape
+    (2, 2)
     """
     name = os.fspath(path)
     if name == "-":

@@ -66,8 +66,13 @@ def log_marginal_likelihood(
 
     Its ``backward()`` reaches the tensors that the hyperparameters of ``gp`` were made of, such as
 
+    >>> from kernelcg.kernels import RBF
+    >>> gp, X, y = GaussianProcess(RBF(1.0), 0.1), torch.zeros(4, 1).double(), torch.ones(4, 1).double()
     >>> theta = torch.zeros(3, requires_grad=True, dtype=torch.float64)
     >>> loss = -log_marginal_likelihood(gp.with_log_parameters(theta), X, y)
+    >>> loss.backward()
+    >>> theta.grad.shape
+    torch.Size([3])
 
     and is the gradient that was computed along with the value. The options are those of `evidence`, which also gives
     standard errors.

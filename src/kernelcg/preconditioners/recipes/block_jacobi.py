@@ -17,6 +17,18 @@ class BlockJacobi(Preconditioner):
 
     One block of n points is the exact Cholesky factor. Cutajar et al. (2016), section 3.3, print a second λI
     (errata, item 11).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg import backends
+    >>> from kernelcg.kernels import RBF
+    >>> from kernelcg.operators import KernelPlusDiagonal
+    >>> from kernelcg.preconditioners import BlockJacobi
+    >>> A = KernelPlusDiagonal(backends.bind(RBF(0.5), torch.linspace(0, 1, 40).double()[:, None]), 0.1)
+    >>> P = BlockJacobi().build(A, torch.Generator().manual_seed(0))
+    >>> P.solve(torch.ones(40, 1).double()).shape
+    torch.Size([40, 1])
     """
 
     COST: ClassVar[str] = "build O(n b²), apply O(n b k) for blocks of b points"

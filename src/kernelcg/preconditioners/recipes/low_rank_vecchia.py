@@ -17,6 +17,18 @@ class LowRankVecchia(Preconditioner):
     .. math:: P = S F F^\top S + (G^\top G)^{-1}, \qquad G^\top G \approx \bigl(S (K - F F^\top) S + D\bigr)^{-1}
 
     Long lengthscales are the work of F, short ones that of G. Best with block PCG.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg import backends
+    >>> from kernelcg.kernels import RBF
+    >>> from kernelcg.operators import KernelPlusDiagonal
+    >>> from kernelcg.preconditioners import LowRankVecchia
+    >>> A = KernelPlusDiagonal(backends.bind(RBF(0.5), torch.linspace(0, 1, 40).double()[:, None]), 0.1)
+    >>> P = LowRankVecchia().build(A, torch.Generator().manual_seed(0))
+    >>> P.solve(torch.ones(40, 1).double()).shape
+    torch.Size([40, 1])
     """
 
     COST: ClassVar[str] = "build O(n (m² + q² m + q³)) and a neighbour search, apply O(n (m + q) k)"

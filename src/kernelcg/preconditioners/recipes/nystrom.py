@@ -19,6 +19,18 @@ class Nystrom(Preconditioner):
     ----------
     Williams & Seeger (2001); Cutajar et al. (2016), section 3.1, whose printed inverse lacks a factor λ before
     K_UU (`tests/paper/test_errata.py`, item 6).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg import backends
+    >>> from kernelcg.kernels import RBF
+    >>> from kernelcg.operators import KernelPlusDiagonal
+    >>> from kernelcg.preconditioners import Nystrom
+    >>> A = KernelPlusDiagonal(backends.bind(RBF(0.5), torch.linspace(0, 1, 40).double()[:, None]), 0.1)
+    >>> P = Nystrom().build(A, torch.Generator().manual_seed(0))
+    >>> P.solve(torch.ones(40, 1).double()).shape
+    torch.Size([40, 1])
     """
 
     COST: ClassVar[str] = "build O(n m²), apply O(n m k)"

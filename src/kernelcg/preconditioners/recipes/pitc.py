@@ -19,6 +19,18 @@ class PITC(Preconditioner):
     References
     ----------
     Quiñonero-Candela & Rasmussen (2005); Cutajar et al. (2016), section 3.1.1 (errata, items 13, 14 and 33).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg import backends
+    >>> from kernelcg.kernels import RBF
+    >>> from kernelcg.operators import KernelPlusDiagonal
+    >>> from kernelcg.preconditioners import PITC
+    >>> A = KernelPlusDiagonal(backends.bind(RBF(0.5), torch.linspace(0, 1, 40).double()[:, None]), 0.1)
+    >>> P = PITC().build(A, torch.Generator().manual_seed(0))
+    >>> P.solve(torch.ones(40, 1).double()).shape
+    torch.Size([40, 1])
     """
 
     COST: ClassVar[str] = "build O(n m² + n b²), apply O(n (m + b) k) for blocks of b points"

@@ -25,6 +25,18 @@ class RandomizedSVD(Preconditioner):
     References
     ----------
     Halko, Martinsson & Tropp (2011), algorithms 4.4 and 5.3.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg import backends
+    >>> from kernelcg.kernels import RBF
+    >>> from kernelcg.operators import KernelPlusDiagonal
+    >>> from kernelcg.preconditioners import RandomizedSVD
+    >>> A = KernelPlusDiagonal(backends.bind(RBF(0.5), torch.linspace(0, 1, 40).double()[:, None]), 0.1)
+    >>> P = RandomizedSVD().build(A, torch.Generator().manual_seed(0))
+    >>> P.solve(torch.ones(40, 1).double()).shape
+    torch.Size([40, 1])
     """
 
     COST: ClassVar[str] = "build (2 + p) products of m + oversampling columns and O(n m²), apply O(n m k)"

@@ -21,6 +21,18 @@ class RPCholesky(Preconditioner):
     References
     ----------
     Chen, Epperly, Tropp & Webber (2022); Epperly, Tropp & Webber (2024).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg import backends
+    >>> from kernelcg.kernels import RBF
+    >>> from kernelcg.operators import KernelPlusDiagonal
+    >>> from kernelcg.preconditioners import RPCholesky
+    >>> A = KernelPlusDiagonal(backends.bind(RBF(0.5), torch.linspace(0, 1, 40).double()[:, None]), 0.1)
+    >>> P = RPCholesky().build(A, torch.Generator().manual_seed(0))
+    >>> P.solve(torch.ones(40, 1).double()).shape
+    torch.Size([40, 1])
     """
 
     COST: ClassVar[str] = "build O(n m²), apply O(n m k)"

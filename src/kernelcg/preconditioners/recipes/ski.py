@@ -69,6 +69,18 @@ class SKI(Preconditioner):
     ----------
     Wilson & Nickisch (2015), Kernel interpolation for scalable structured Gaussian processes, ICML.
     Keys (1981), Cubic convolution interpolation for digital image processing, IEEE Trans. ASSP 29(6).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg import backends
+    >>> from kernelcg.kernels import RBF
+    >>> from kernelcg.operators import KernelPlusDiagonal
+    >>> from kernelcg.preconditioners import SKI
+    >>> A = KernelPlusDiagonal(backends.bind(RBF(0.5), torch.linspace(0, 1, 40).double()[:, None]), 0.1)
+    >>> P = SKI().build(A, torch.Generator().manual_seed(0))
+    >>> P.solve(torch.ones(40, 1).double()).shape
+    torch.Size([40, 1])
     """
 
     COST: ClassVar[str] = "build O(n 4^d + G); apply O((n 4^d + G log G) k) per inner iteration, G grid points"

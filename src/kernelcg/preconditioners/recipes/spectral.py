@@ -23,6 +23,18 @@ class Spectral(Preconditioner):
     References
     ----------
     Rahimi & Recht (2007); Lázaro-Gredilla et al. (2010); Cutajar et al. (2016), section 3.2.1.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg import backends
+    >>> from kernelcg.kernels import RBF
+    >>> from kernelcg.operators import KernelPlusDiagonal
+    >>> from kernelcg.preconditioners import Spectral
+    >>> A = KernelPlusDiagonal(backends.bind(RBF(0.5), torch.linspace(0, 1, 40).double()[:, None]), 0.1)
+    >>> P = Spectral().build(A, torch.Generator().manual_seed(0))
+    >>> P.solve(torch.ones(40, 1).double()).shape
+    torch.Size([40, 1])
     """
 
     COST: ClassVar[str] = "build O(n m²), apply O(n m k)"

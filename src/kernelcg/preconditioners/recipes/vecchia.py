@@ -22,6 +22,18 @@ class Vecchia(Preconditioner):
     References
     ----------
     Vecchia (1988); Kolotilina & Yeremin (1993), FSAI; Schäfer, Katzfuss & Owhadi (2021).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg import backends
+    >>> from kernelcg.kernels import RBF
+    >>> from kernelcg.operators import KernelPlusDiagonal
+    >>> from kernelcg.preconditioners import Vecchia
+    >>> A = KernelPlusDiagonal(backends.bind(RBF(0.5), torch.linspace(0, 1, 40).double()[:, None]), 0.1)
+    >>> P = Vecchia().build(A, torch.Generator().manual_seed(0))
+    >>> P.solve(torch.ones(40, 1).double()).shape
+    torch.Size([40, 1])
     """
 
     COST: ClassVar[str] = "build O(n q³) and a neighbour search, apply O(n q k)"
