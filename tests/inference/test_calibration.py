@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 from laplace_cases import case, softmax_case
-from scipy.special import log_ndtr
+from reference import kernel_matrix
+from scipy.special import log_ndtr, ndtr
 
 from kernelcg.inference.laplace.calibration import ROWS_OF_CLASSES, Calibration, calibrated, left_out, scaled
 from kernelcg.inference.laplace.posterior import condition_laplace
-from kernelcg.kernels import RBF
+from kernelcg.kernels import RBF, Matern
 from kernelcg.randomness import seeded
 
 METHODS = ["direct", "iterative"]
@@ -100,6 +101,24 @@ def test_cautious_probabilities_are_mended(classes):
         losses.append(-float(p.mean()))
     assert losses[1] < 0.9 * losses[0]
     assert losses[1] == pytest.approx(factors.after, abs=0.1)  # two or three rows of 250 make 0.05
+
+
+def test_known_probabilities_are_met_better():
+    """Labels drawn from the model itself: the expected loss under the true probabilities is what counts."""
+    rng, kernel, losses = np.random.default_rng(1), Matern([1.0, 1.5], 30.0), []
+    for _ in range(3):
+        X = rng.uniform(-3, 3, (350, 2))
+        f = np.linalg.cholesky(kernel_matrix(kernel, X, X) + 1e-6 * np.eye(350)) @ rng.normal(size=350)
+        y = (rng.random(350) < ndtr(f)).astype(float)
+        one = case("probit")
+        one = type(one)(X[:150], y[:150], kernel, "probit", one.likelihood)
+        found = condition_laplace(one.problem, one.gp, method="direct")
+        new, p = found.predict(torch.tensor(X[150:]), covariance=True), ndtr(f[150:])
+        for each in (Calibration(), calibrated(found, seeded(0))):
+            at = scaled(new, each)
+            z = (at.mean[:, 0] / (1 + at.variances[:, 0]).sqrt()).numpy()
+            losses.append(-(p * log_ndtr(z) + (1 - p) * log_ndtr(-z)).mean())
+    assert np.mean(losses[1::2]) < 0.9 * np.mean(losses[::2])
 
 
 def test_an_approximation_that_is_right_is_left_alone():

@@ -8,8 +8,10 @@ from reference import kernel_matrix
 
 from kernelcg.events import EventKind
 from kernelcg.inference.laplace.expansion import ClassExpansion
+from kernelcg.inference.laplace.local_covariances import _energies
 from kernelcg.inference.laplace.local_weights import local_weights
 from kernelcg.inference.laplace.posterior import condition_laplace, differences
+from kernelcg.inference.laplace.softmax_system import SoftmaxLowRank
 from kernelcg.kernels import RBF, Constant, Matern
 from kernelcg.likelihoods import Softmax
 
@@ -116,3 +118,15 @@ def test_variances_at_the_data_are_those_of_the_posterior():
     prediction = found.predict(torch.tensor(one.X), covariance=True)
     exact = one.latent(one.truth(), one.X)[1]
     np.testing.assert_allclose(prediction.covariance.numpy(), exact, rtol=2e-2)
+
+
+def test_energies_of_classes_are_those_of_the_preconditioner():
+    """In float32, and from half of a solve."""
+    rng = np.random.default_rng(4)
+    pi = rng.dirichlet(np.ones(4), size=30)
+    P = SoftmaxLowRank(torch.tensor(rng.normal(size=(30, 5))), torch.tensor(pi))
+    R = torch.tensor(rng.normal(size=(120, 8)))
+    exact = torch.einsum("ita,itb->tab", R.reshape(120, 2, 4), P.solve(R).reshape(120, 2, 4))
+    torch.testing.assert_close(_energies(P, R, 4), exact, rtol=1e-4, atol=1e-4)
+    assert P.in_single().solve(R).dtype == torch.float64
+    assert P.L.dtype == torch.float64, "it stays as it was"

@@ -10,10 +10,11 @@ from kernelcg.inference.gaussian.neighbourhoods import Neighbourhoods
 from kernelcg.inference.laplace.certified_covariances import tightened
 from kernelcg.inference.laplace.explained import Explained, Task, forms
 from kernelcg.inference.laplace.local_weights import local_weights
+from kernelcg.inference.laplace.softmax_system import SoftmaxLowRank
 from kernelcg.operators import Invertible, KernelPlusDiagonal
 from kernelcg.solvers.energy_descent import energy_descent
 
-GROUP, NEIGHBOURS, ROWS_OF_CLASSES = 32, 64, 1024
+GROUP, NEIGHBOURS, ROWS_OF_CLASSES = 32, 64, 512
 """New points whose neighbourhoods are put together, rows near each of them, and for classes rows of a group at most."""
 
 PILOT_POINTS, PILOT_COLUMNS = 32, 16
@@ -110,10 +111,18 @@ def _neighbourhoods(task: Task, size: int) -> Neighbourhoods | None:
 
 
 def _energies(P: Invertible, R: Tensor, classes: int) -> Tensor:
-    """Return (s, C, C) RᵀP⁻¹R at each point."""
-    left, right = (block.reshape(len(R), -1, classes) for block in (R, P.solve(R)))
-    found = torch.einsum("ita,itb->tab", left, right)
+    """Return (s, C, C) RᵀP⁻¹R at each point, for classes in float32."""
+    if isinstance(P, SoftmaxLowRank):
+        inner = P.in_single().captured(R)
+        return _products(R, R, classes) - _products(inner, inner, classes)
+    found = _products(R, P.solve(R), classes)
     return 0.5 * (found + found.mT)
+
+
+def _products(left: Tensor, right: Tensor, classes: int) -> Tensor:
+    """Return (s, C, C) the products of the columns of each point."""
+    one, other = (block.reshape(len(block), -1, classes) for block in (left, right))
+    return torch.einsum("ita,itb->tab", one, other)
 
 
 def _trial(task: Task, P: Invertible, near: Neighbourhoods | None, group: Tensor, q: int) -> _Trial:
