@@ -1,5 +1,6 @@
 """Turn what a caller hands in into tensors, or say which argument is wrong and what to do about it."""
 
+import math
 import re
 
 import numpy as np
@@ -51,7 +52,8 @@ def positive(value: "Tensor | ArrayLike | float", name: str) -> Tensor:
     result = tensor(value, name).to("cpu", torch.float64).clone()
     if result.ndim > 1 or result.numel() == 0:
         raise ValueError(f"{name} must be a positive number or a vector of them, not shape {tuple(result.shape)}")
-    if not bool((result.detach() > 0).all() & result.detach().isfinite().all()):
+    numbers = result.detach().reshape(-1).tolist()  # there are few: their tensors would cost more than their checks
+    if not all(0 < number < math.inf for number in numbers):
         raise ValueError(f"{name} must be positive and finite, not {result.detach().tolist()}")
     return result
 

@@ -46,17 +46,25 @@ class Parametric:
 
     _restrictions: ClassVar[Mapping[str, Restriction]] = MappingProxyType({})
 
+    _field_names: ClassVar[tuple[str, ...]] = ()
+    """The fields of the class, in their order."""
+
+    _tensor_names: ClassVar[tuple[str, ...]] = ()
+    """Those of them that are hyperparameters."""
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        dataclass(frozen=True, eq=False, repr=False)(cls)
+        own = fields(dataclass(frozen=True, eq=False, repr=False)(cls))  # type: ignore[arg-type]
+        cls._field_names = tuple(field.name for field in own)
+        cls._tensor_names = tuple(field.name for field in own if str(field.type).endswith(("Tensor", "Tensor'>")))
 
     def __post_init__(self) -> None:
-        for field in fields(self):  # type: ignore[arg-type]  # __init_subclass__ makes it a dataclass
-            value, label = getattr(self, field.name), f"{type(self).__name__}.{field.name}"
-            if str(field.type).endswith(("Tensor", "Tensor'>")):
-                object.__setattr__(self, field.name, positive(value, label))
-                if field.name in self.SCALARS and getattr(self, field.name).ndim != 0:
-                    raise ValueError(f"{label} must be one number, not {value!r}")
+        for name in self._tensor_names:
+            value, label = getattr(self, name), f"{type(self).__name__}.{name}"
+            checked = positive(value, label)
+            if checked.ndim != 0 and name in self.SCALARS:
+                raise ValueError(f"{label} must be one number, not {value!r}")
+            object.__setattr__(self, name, checked)
 
     # as one vector
 
@@ -68,7 +76,7 @@ class Parametric:
     def with_log_parameters(self, values: Tensor) -> Self:
         """Return a copy that reads its hyperparameters from ``values``."""
         parts = self._parts()
-        sizes = [len(_flatten(old)) for _, old in parts]
+        sizes = [_size(old) for _, old in parts]
         if values.shape != (sum(sizes),):
             raise ValueError(f"{self!r} has {sum(sizes)} hyperparameters, not shape {tuple(values.shape)}")
         updated = {
@@ -166,29 +174,36 @@ class Parametric:
 
     def _parts(self) -> list[tuple[str, Parametric | Tensor]]:
         """Return what holds hyperparameters, in the order of the fields; the parts of a tuple are ``name[i]``."""
-        several, found = dict(self._tuples()), list[tuple[str, Parametric | Tensor]]()
-        for field in fields(self):  # type: ignore[arg-type]
-            name, value = field.name, getattr(self, field.name)
-            found += [(name, value)] if isinstance(value, (Parametric, Tensor)) else []
-            found += [(f"{name}[{i}]", part) for i, part in enumerate(several.get(name, ()))]
+        found = list[tuple[str, Parametric | Tensor]]()
+        for name in self._field_names:
+            value = getattr(self, name)
+            if isinstance(value, (Parametric, Tensor)):
+                found.append((name, value))
+            elif _is_tuple_of_parts(value):
+                found += [(f"{name}[{i}]", part) for i, part in enumerate(value)]
         return found
 
     def _tuples(self) -> list[tuple[str, tuple[Parametric, ...]]]:
         """Return the fields that hold tuples of parts."""
-        values = ((field.name, getattr(self, field.name)) for field in fields(self))  # type: ignore[arg-type]
-        return [
-            (name, value)
-            for name, value in values
-            if isinstance(value, tuple) and value and all(isinstance(part, Parametric) for part in value)
-        ]
+        values = ((name, getattr(self, name)) for name in self._field_names)
+        return [(name, value) for name, value in values if _is_tuple_of_parts(value)]
 
     def __repr__(self) -> str:
-        shown = (f"{field.name}={_readable(getattr(self, field.name))}" for field in fields(self))  # type: ignore[arg-type]
+        shown = (f"{name}={_readable(getattr(self, name))}" for name in self._field_names)
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
 def _flatten(value: Parametric | Tensor) -> Tensor:
     return value.log_parameters() if isinstance(value, Parametric) else value.log().reshape(-1)
+
+
+def _size(value: Parametric | Tensor) -> int:
+    """Return how many hyperparameters there are."""
+    return sum(_size(part) for _, part in value._parts()) if isinstance(value, Parametric) else value.numel()
+
+
+def _is_tuple_of_parts(value: object) -> bool:
+    return isinstance(value, tuple) and value != () and all(isinstance(part, Parametric) for part in value)
 
 
 def _pair(value: Any, label: str) -> tuple[float, float]:

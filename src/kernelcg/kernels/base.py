@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from dataclasses import fields
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import torch
 from torch import Generator, Tensor
@@ -44,12 +44,19 @@ class Kernel(Parametric, ABC):
     The formula sees the hyperparameters with the dtype and device of X.
     """
 
+    _kernel_names: ClassVar[tuple[str, ...]] = ()
+    """The fields that hold kernels."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        own = fields(cls)
+        cls._kernel_names = tuple(field.name for field in own if str(field.type).endswith(("Kernel", "Kernel'>")))
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field in fields(self):
-            value, label = getattr(self, field.name), f"{type(self).__name__}.{field.name}"
-            if str(field.type).endswith(("Kernel", "Kernel'>")) and not isinstance(value, Kernel):
-                raise TypeError(f"{label} must be a kernel, not {value!r}")
+        for name in self._kernel_names:
+            if not isinstance(value := getattr(self, name), Kernel):
+                raise TypeError(f"{type(self).__name__}.{name} must be a kernel, not {value!r}")
 
     @abstractmethod
     def covariance(self, X: Tensor, Y: Tensor) -> Tensor:

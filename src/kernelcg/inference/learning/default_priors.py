@@ -95,7 +95,7 @@ class DefaultPriors:
     def log_density(self, gp: Parametric) -> tuple[float, Tensor]:
         """Return log p(r), 0 where it is flat, and its gradient in the log hyperparameters."""
         theta = gp.log_parameters().detach()
-        if math.isinf(self.resolvable) or not isinstance(gp, GaussianProcess | LatentProcess):
+        if math.isinf(self.resolvable) or not isinstance(gp, GaussianProcess | LatentProcess) or self._is_flat(gp):
             return 0.0, torch.zeros_like(theta)
         with torch.enable_grad():
             theta.requires_grad_()
@@ -108,6 +108,10 @@ class DefaultPriors:
     def findings(self, gp: Parametric) -> tuple[str, ...]:
         """Return in words where these priors decided, and which features the learned function does not depend on."""
         return (*self._felt(gp), *self._at_bounds(gp), *self._invisible(gp))
+
+    def _is_flat(self, gp: GaussianProcess | LatentProcess) -> bool:
+        """Say whether every k(x, x) / noise is below R / e."""
+        return float(self._ratios(gp).detach().max()) < self.resolvable / math.e
 
     def _ratios(self, gp: GaussianProcess | LatentProcess) -> Tensor:
         """Return k(x, x) / noise of a stationary kernel, one for each learned variance of the noise."""
