@@ -186,7 +186,7 @@ def _require_sound(state: TrainingState, tensors: Mapping[str, Tensor]) -> None:
     for name, value in tensors.items():  # an ended search may have found no usable point
         if not name.startswith("state.at.ended") and not bool(value.isfinite().all()):
             raise _malformed(f"{name} is not finite")
-    at = state.at
+    at, matrices = state.at, list[Tensor | None]()
     if isinstance(at, StochasticState):
         vectors, trail = [at.theta, *at.moments], at.trail
     else:
@@ -195,10 +195,13 @@ def _require_sound(state: TrainingState, tensors: Mapping[str, Tensor]) -> None:
         for one in ascents:
             vectors += [one.point.theta, one.point.gradient, *_pairs(one.curvature)]
             vectors += [] if one.noise is None else [one.noise]
+        matrices = [one.point.information for one in ascents]
         trail = None if at.ascent is None else at.ascent.point.state
     p = len(vectors[0]) if vectors else 0
     if p == 0 or any(vector.shape != (p,) or vector.dtype != torch.float64 for vector in vectors):
         raise _malformed("its hyperparameters have different numbers")
+    if any(one is not None and (one.shape != (p, p) or one.dtype != torch.float64) for one in matrices):
+        raise _malformed("its curvature is of other hyperparameters")
     if any(len(step.log_parameters) != p for step in state.steps):
         raise _malformed("its steps have other hyperparameters")
     if isinstance(trail, OutputsTrail):  # a trail knows the kernel and the noise of its own output

@@ -37,6 +37,10 @@ class Stationary(Kernel):
     def precision_factors(self, count: int, generator: Generator) -> Tensor:
         """Draw (count,) factors c with profile(s) = E exp(−½ c s): every such kernel is a mixture of RBFs."""
 
+    def slope(self) -> "Stationary | None":
+        """Return the kernel w with ∂k / ∂ log l_r = w(x, y) (x_r − y_r)² / l_r², if it is one of the library."""
+        return None
+
     @property
     def is_stationary(self) -> bool:
         return True
@@ -79,6 +83,9 @@ class RBF(Stationary):
     def profile(self, s: Tensor) -> Tensor:
         return torch.exp(-0.5 * s)
 
+    def slope(self) -> Stationary:
+        return self
+
     def precision_factors(self, count: int, generator: Generator) -> Tensor:
         return torch.ones(count, dtype=torch.float64)
 
@@ -117,6 +124,15 @@ class Matern(Stationary):
             return torch.exp(-q)
         polynomial = 1 + q if self.nu == 1.5 else 1 + q + q.square() / 3
         return polynomial * torch.exp(-q)
+
+    def slope(self) -> Stationary | None:
+        r"""Return :math:`2\nu / (2\nu - 2)` times the Matérn kernel of ν − 1 with the same q; none for ν = 1/2."""
+        if self.nu == 0.5:
+            return None
+        lower = 2 * self.nu - 2
+        return Matern(
+            self.lengthscale * math.sqrt(lower / (2 * self.nu)), self.variance * (2 * self.nu / lower), self.nu - 1
+        )
 
     def precision_factors(self, count: int, generator: Generator) -> Tensor:
         chi_squared = normal(int(2 * self.nu), count, generator, like=self.variance).square().sum(0)

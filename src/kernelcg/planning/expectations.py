@@ -16,7 +16,7 @@ from kernelcg.planning.workload import Options, Resources, Workload
 
 # evaluations of the criterion
 
-PART_EVALUATIONS, EXACT_EVALUATIONS, ESTIMATED_EVALUATIONS = (6.0, 0.5), (4.0, 1.3), (4.0, 0.3)
+PART_EVALUATIONS, EXACT_EVALUATIONS, ESTIMATED_EVALUATIONS = (6.0, 0.5), (5.0, 0.8), (4.0, 0.3)
 """Evaluations of a stage, beside so many for each hyperparameter: on a part of the rows, exact ones on all rows, and
 estimated ones on all rows, which the noise of the estimate ends earlier."""
 

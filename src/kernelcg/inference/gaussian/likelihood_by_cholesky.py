@@ -9,6 +9,7 @@ import torch
 from numpy.linalg import LinAlgError
 from torch import Tensor
 
+from kernelcg.inference.gaussian.information import average_information
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.learning.criterion_value import (
     CriterionValue,
@@ -62,14 +63,17 @@ def direct_estimate(
     beta, a = generalised_least_squares(problem.H, solved[:, :c], solved[:, c:])
     log_determinant = float(factor.log_determinant())
     quadratic = float(((problem.centred - problem.H @ beta) * a).sum())
+    noise = gp.noise.variance.item()
+    is_likelihood = criterion == CriterionName.MARGINAL_LIKELIHOOD
+    information = average_information(A, a, noise, factor.solve) if is_likelihood else None
     found = CRITERIA[criterion](Factorised(a, log_determinant, factor.inverse(), quadratic))
     if found is None or not math.isfinite(found.value):
         return impossible(p, Status.NOT_FINITE)
     by_kernel = A.K.gradient(found.left, found.right, weights=found.C).cpu()
-    by_noise = gp.noise.variance.item() * float((found.left * found.right).sum() + found.C.diagonal().sum())
+    by_noise = noise * float((found.left * found.right).sum() + found.C.diagonal().sum())
     gradient = torch.cat([by_kernel, torch.tensor([by_noise], dtype=torch.float64)])
-    value = found.value
-    return CriterionValue(value, gradient, 0.0, torch.zeros_like(gradient), value, value, Status.CONVERGED)
+    value, exact = found.value, torch.zeros_like(gradient)
+    return CriterionValue(value, gradient, 0.0, exact, value, value, Status.CONVERGED, information=information)
 
 
 def _marginal_likelihood(of: Factorised) -> Criterion:

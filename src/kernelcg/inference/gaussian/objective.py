@@ -94,8 +94,15 @@ def relative_noise(gp: GaussianProcess, X: Tensor) -> float:
 def log_prior(gp: Parametric) -> tuple[float, Tensor]:
     """Return Σ log N(log θ; log median, spread²), up to a constant, and its gradient in log θ."""
     theta, restrictions = gp.log_parameters().detach(), gp.restrictions()
+    if all(one.median is None for one in restrictions):
+        return 0.0, torch.zeros_like(theta)
     known = torch.tensor([one.median is not None for one in restrictions])
     medians = torch.tensor([math.log(one.median or 1.0) for one in restrictions], dtype=torch.float64)
     spreads = torch.tensor([one.spread for one in restrictions], dtype=torch.float64)
     scores = torch.where(known, (theta - medians) / spreads, 0.0)
     return -0.5 * float(scores.square().sum()), -scores / spreads
+
+
+def prior_precision(gp: Parametric) -> Tensor:
+    """Return (p,) the negative second derivatives of `log_prior`."""
+    return torch.tensor([0.0 if one.median is None else one.spread**-2 for one in gp.restrictions()]).double()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kernelcg.events import EventKind, Listener, tell
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
-from kernelcg.inference.gaussian.objective import log_prior
+from kernelcg.inference.gaussian.objective import log_prior, prior_precision
 from kernelcg.inference.learning.criterion_value import CriterionValue
 from kernelcg.inference.learning.default_priors import Priors
 from kernelcg.inference.learning.lbfgs import Point
@@ -146,25 +146,42 @@ class Search:
         """Return θ within the bounds."""
         return theta.clamp(self.lower, self.upper)
 
-    def log_prior(self, theta: Tensor) -> tuple[float, Tensor]:
+    def log_prior(self, gp: Parametric) -> tuple[float, Tensor]:
         """Return the log priors of the user and the default ones, up to a constant, and their gradient."""
-        gp = self.gp.with_log_parameters(theta)
         density, slope = log_prior(gp)
         if self.priors is None:
             return density, slope
         default, default_slope = self.priors.log_density(gp)
         return density + default, slope + default_slope
 
-    def point(self, request: Request, estimate: CriterionValue, trail: Any) -> Point[Any]:
-        """Return criterion plus log prior and their gradient, 0 for what is not learned, and tell the listener."""
+    def information(self, gp: Parametric, estimate: CriterionValue) -> Tensor | None:
+        """Return the negative Hessian of criterion plus log prior, positive semi-definite, as far as it is estimated.
+
+        A default prior is log p = −½ r² for some r: its part is ∇r ∇rᵀ = ∇log p (∇log p)ᵀ / (−2 log p).
+        """
+        if estimate.information is None:
+            return None
+        default, slope = (0.0, None) if self.priors is None else self.priors.log_density(gp)
+        found = estimate.information + prior_precision(gp).diag()
+        if slope is not None and default < 0:
+            found = found + torch.outer(slope, slope / (-2 * default))
+        free = self.lower < self.upper
+        return torch.where(free & free[:, None], found, 0.0)
+
+    def point(self, request: Request, gp: Parametric, estimate: CriterionValue, trail: Any) -> Point[Any]:
+        """Return criterion plus log prior and their gradient, 0 for what is not learned, and tell the listener.
+
+        ``gp`` is the process with the hyperparameters of the request, at which the criterion was estimated.
+        """
         objective, theta = request.objective, request.theta
-        prior, slope = self.log_prior(theta)
+        prior, slope = self.log_prior(gp)
         gradient = torch.where(self.lower < self.upper, estimate.gradient + slope, 0.0)
         value = estimate.value + prior if objective.is_direct or math.isinf(estimate.value) else math.nan
         seen = Evaluation(len(objective.problem), method_of(objective), value, estimate.status, tuple(theta.tolist()))
         tell(self.callback, EventKind.EVALUATION, seen, self.began)
         failed = estimate.status is not Status.CONVERGED
-        return Point(theta, value, 0.0, gradient, trail, failed, estimate.needed_a_factor)
+        information = self.information(gp, estimate)
+        return Point(theta, value, 0.0, gradient, trail, failed, estimate.needed_a_factor, information)
 
     def noise(self, objective: Criterion, point: Point[Any]) -> Tensor:
         """Return the standard errors of the gradient; 0 for what is not learned."""
@@ -177,4 +194,4 @@ class Search:
         if not math.isnan(point.value):
             return point.value
         gp = self.gp.with_log_parameters(point.theta)
-        return objective(gp, value=True, callback=self.callback)[0].value + self.log_prior(point.theta)[0]
+        return objective(gp, value=True, callback=self.callback)[0].value + self.log_prior(gp)[0]

@@ -30,6 +30,7 @@ class CriterionValue:
     lower, upper : with these probes and exact solves the value lies in between; certified where finite
     status : CONVERGED if every solve met its tolerance
     report : the record of the linear solve, None in the direct method
+    information : (p, p) estimate of the negative Hessian, positive semi-definite; None where there is none
     """
 
     value: float
@@ -40,6 +41,7 @@ class CriterionValue:
     upper: float
     status: Status
     report: SolveReport | None = None
+    information: Tensor | None = None
 
     @property
     def needed_a_factor(self) -> bool:

@@ -64,8 +64,9 @@ class Evaluations:
     def evaluated(self, at: Tensor) -> tuple[float, Tensor]:
         """Return criterion plus log prior at all log hyperparameters, −∞ where there is none, and the free slopes."""
         search, objective = self.search, self.search.objective
-        estimate, _ = objective(search.gp.with_log_parameters(at), value=True, callback=search.callback)
-        prior, slope = search.log_prior(at)
+        gp = search.gp.with_log_parameters(at)
+        estimate, _ = objective(gp, value=True, callback=search.callback)
+        prior, slope = search.log_prior(gp)
         value = -math.inf if math.isnan(estimate.value) else estimate.value + prior
         rows, method = len(objective.problem), method_of(objective)
         self.count += 1

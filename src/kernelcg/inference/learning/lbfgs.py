@@ -2,19 +2,27 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 from torch import Tensor
 
+from kernelcg.inference.learning.coordinates import LOGARITHMIC, Coordinates
+
 State = TypeVar("State")
+Floats = NDArray[np.float64]
 
 LONGEST_STEP = 1.0
 """Largest change of a log hyperparameter in one step."""
 
 FIRST_STEP = 0.3
-"""Largest change in the first step, when nothing is known about the curvature."""
+"""Largest change in the first step, when nothing or little is known about the curvature."""
+
+GROWTH = 2.0
+"""By how much the largest change may grow from one step to the next where the curvature is estimated."""
 
 SUFFICIENT = 1e-4
 """Share of the gain predicted by the slope that a step must bring; the customary value of Armijo's rule."""
@@ -33,6 +41,12 @@ ROUNDING = 1e-10
 
 FEW_PAIRS = 10
 """Pairs from which the curvature is known well enough to predict the gain that pure noise would suggest."""
+
+NEAR = 0.3
+"""Longest step, in any coordinate, over which pairs still correct an estimate of the curvature at the present point."""
+
+LEAST_CURVATURE = 1e-3
+"""Curvature, in nats, that is assumed in every direction beside an estimate, which may be singular."""
 
 CERTAIN = 1e-3
 """Multiple of the tolerance below which a predicted gain ends the search, whatever the last step was."""
@@ -60,6 +74,18 @@ class Point(Generic[State]):
     """Whether a linear solve behind it did not converge."""
     needed_a_factor: bool = False
     """Whether a linear solve behind it ended in a factorisation."""
+    information: Tensor | None = None
+    """(p, p) an estimate of −∇²f, positive semi-definite, if there is one."""
+
+    def within(self, coordinates: Coordinates) -> Self:
+        """Return the point and its derivatives in other coordinates."""
+        stretch, known = coordinates.stretch(self.theta), self.information
+        return replace(
+            self,
+            theta=coordinates.of(self.theta),
+            gradient=self.gradient * stretch,
+            information=None if known is None else known * torch.outer(stretch, stretch),
+        )
 
     @property
     def usable(self) -> bool:
@@ -74,6 +100,13 @@ class Curvature:
     pairs: tuple[tuple[Tensor, Tensor], ...] = ()
     size: int = 60
 
+    @classmethod
+    def of(cls, information: Tensor) -> Self:
+        """Return pairs along the eigenvectors of −∇²f, from which BFGS builds it again."""
+        values, vectors = torch.linalg.eigh(information)
+        known = values.clamp_min(LEAST_CURVATURE)
+        return cls(tuple((vector, value * vector) for value, vector in zip(known, vectors.T.contiguous(), strict=True)))
+
     def after(self, step: Tensor, fall: Tensor) -> "Curvature":
         """Return it with one more pair, if the function curves downwards along the step."""
         if float(step @ fall) <= 1e-10 * float(step.norm() * fall.norm()):
@@ -84,38 +117,54 @@ class Curvature:
         """Return the curvature of a function that is ``factor`` times as steep."""
         return replace(self, pairs=tuple((step, factor * fall) for step, fall in self.pairs))
 
-    def inverse(self) -> Tensor | None:
-        """Return (−∇²f)⁻¹ as BFGS builds it from the pairs, a dense (p, p) matrix; None if there are none."""
-        if not self.pairs:
+    def inverse(self, information: Tensor | None = None) -> Tensor | None:
+        """Return (−∇²f)⁻¹, a dense (p, p) matrix, as BFGS builds it from the pairs, or from the newest and an estimate.
+
+        None if there are neither pairs nor ``information``, the estimate of −∇²f.
+        """
+        pairs = [(step.numpy(), fall.numpy()) for step, fall in self.pairs]  # calls of NumPy cost less than torch's
+        if information is not None:
+            pairs, H = _recent(pairs), np.linalg.inv(information.numpy() + LEAST_CURVATURE * np.eye(len(information)))
+        elif pairs:
+            step, fall = pairs[-1]
+            H = np.eye(len(step)) * ((step @ fall) / (fall @ fall))
+        else:
             return None
-        step, fall = self.pairs[-1]
-        one = torch.eye(len(step), dtype=step.dtype)
-        H = one * ((step @ fall) / (fall @ fall))
-        for step, fall in self.pairs:
-            across = one - torch.outer(step, fall) / (step @ fall)
-            H = across @ H @ across.T + torch.outer(step, step) / (step @ fall)
-        return H
+        for step, fall in pairs:
+            slope, Hy = step @ fall, H @ fall
+            across = np.outer(step, Hy / slope)  # (I − syᵀ/sᵀy) H (I − ysᵀ/sᵀy) + ssᵀ/sᵀy
+            H = H - across - across.T + np.outer(step, step * ((1 + fall @ Hy / slope) / slope))
+        return torch.from_numpy(H)
 
     def unexplored(self, gradient: Tensor, free: Tensor) -> Tensor:
         """Return the part of the gradient along which no step has gone; 0 once there are enough of them."""
         moves = [step * free for step, _ in self.pairs if bool((step * free).any())]
         if not moves or len(moves) >= ENOUGH_PAIRS:
             return gradient * free * (not moves)
-        steps = torch.stack([step / step.norm() for step in moves])
-        _, lengths, along = torch.linalg.svd(steps, full_matrices=False)
-        known = along[lengths > EXPLORED * lengths[0]]
+        steps = np.stack([step / np.linalg.norm(step) for step in (move.numpy() for move in moves)])
+        _, lengths, along = np.linalg.svd(steps, full_matrices=False)
+        known = torch.from_numpy(along[lengths > EXPLORED * lengths[0]])
         left = gradient * free - known.T @ (known @ (gradient * free))
         return left * (float(left.norm()) > ROUNDING * float(gradient.norm()))
 
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """Within which bounds to stay, the gain in nats that is not worth a step any more, and how many steps to take."""
+    """Within which bounds to stay, the gain in nats that is not worth a step any more, and how many steps to take.
+
+    The search goes by other ``coordinates`` than log hyperparameters where its points come with their information: only
+    then it knows how long a step in them should be.
+    """
 
     lower: Tensor
     upper: Tensor
     tolerance: float
     max_steps: int
+    coordinates: Coordinates = LOGARITHMIC
+
+    def coordinates_at(self, point: Point[State]) -> Coordinates:
+        """Return the coordinates in which the search goes on from a point."""
+        return LOGARITHMIC if point.information is None else self.coordinates
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,8 +222,9 @@ def proposed(ascent: Ascent[State], rule: Rule) -> Proposal | Ascent[State]:
     small predicted gain ends the search only after a step whose predicted gain was small too and which used up the
     slope along it, as a right curvature makes it do.
     """
-    point, curvature, tolerance = ascent.point, ascent.curvature, rule.tolerance
-    direction = _direction(point, curvature, rule.lower, rule.upper)
+    coordinates, curvature, tolerance = rule.coordinates_at(ascent.point), ascent.curvature, rule.tolerance
+    point = ascent.point.within(coordinates)
+    direction = _direction(point, curvature, coordinates.of(rule.lower), coordinates.of(rule.upper))
     promised = 0.5 * float(point.gradient @ direction)
     if ascent.noise is not None and promised <= _promised_by_noise(ascent.noise, curvature):
         uncertain = 0.5 * float((ascent.noise > 0).sum())  # nats by which the data leave the parameters open anyway
@@ -184,8 +234,11 @@ def proposed(ascent: Ascent[State], rule: Rule) -> Proposal | Ascent[State]:
         return ascent._end(promised, f"the next step promises {promised:.2g} nats", True)
     if ascent.steps == rule.max_steps:
         return ascent._end(promised, "the limit on steps came first", False)
-    length = min(1.0, ascent.longest / float(direction.abs().max()))
-    return Proposal((point.theta + length * direction).clamp(rule.lower, rule.upper), promised)
+    is_first = ascent.evaluations == 1 and point.information is not None
+    longest = min(ascent.longest, FIRST_STEP) if is_first else ascent.longest
+    length = min(1.0, longest / float(direction.abs().max()))
+    theta = coordinates.theta(point.theta + length * direction)
+    return Proposal(theta.clamp(rule.lower, rule.upper), promised)
 
 
 def advanced(ascent: Ascent[State], new: Point[State], promised: float, rule: Rule) -> Ascent[State]:
@@ -199,9 +252,10 @@ def advanced(ascent: Ascent[State], new: Point[State], promised: float, rule: Ru
     ----------
     Nocedal & Wright (2006), Numerical Optimization, algorithms 7.4 and 3.5 and section 16.7 (projection).
     """
-    point, curvature, tolerance = ascent.point, ascent.curvature, rule.tolerance
+    coordinates, curvature, tolerance = rule.coordinates_at(ascent.point), ascent.curvature, rule.tolerance
+    point, end = ascent.point.within(coordinates), new.within(coordinates)
     if new.usable:
-        curvature = curvature.after(new.theta - point.theta, point.gradient - new.gradient)
+        curvature = curvature.after(end.theta - point.theta, point.gradient - end.gradient)
     counted = replace(
         ascent,
         curvature=curvature,
@@ -210,26 +264,42 @@ def advanced(ascent: Ascent[State], new: Point[State], promised: float, rule: Ru
         needed_a_factor=ascent.needed_a_factor or new.needed_a_factor,
         promised=promised,
     )
-    if new.usable and _is_gain(point, new):
-        foreseen = promised <= SMALL * tolerance and _was_foreseen(point, new)
-        return replace(counted, point=new, steps=ascent.steps + 1, longest=LONGEST_STEP, foreseen=foreseen, tries=0)
+    if new.usable and _is_gain(point, end):
+        foreseen = promised <= SMALL * tolerance and _was_foreseen(point, end)
+        longest = LONGEST_STEP if new.information is None else _longer(end.theta - point.theta)
+        return replace(counted, point=new, steps=ascent.steps + 1, longest=longest, foreseen=foreseen, tries=0)
     if ascent.tries + 1 == TRIES:
         reason = f"no step along the gradient brings a gain, though {promised:.2g} nats were promised"
         return counted._end(promised, reason, promised <= ROUNDED_GAIN)
-    longest = (0.5 if new.usable else 0.25) * float((new.theta - point.theta).abs().max())
+    longest = (0.5 if new.usable else 0.25) * float((end.theta - point.theta).abs().max())
     return replace(counted, longest=longest, tries=ascent.tries + 1)
 
 
 def _direction(point: Point[State], curvature: Curvature, lower: Tensor, upper: Tensor) -> Tensor:
     """Return where to go: a quasi-Newton step within the bounds, and a short one where nothing is known yet."""
-    g, H = point.gradient, curvature.inverse()
+    g, H = point.gradient, curvature.inverse(point.information)
     low, high = lower - point.theta, upper - point.theta
     free = ~(((low >= 0) & (g < 0)) | ((high <= 0) & (g > 0)))
     direction = None if H is None else _bounded_newton(g, H, low, high)
     if direction is None or float(g @ direction) <= 0:
         return _short(g * free).clamp(low, high)
+    if point.information is not None:
+        return direction
     unexplored = _short(curvature.unexplored(g, free)).clamp(low, high)
     return unexplored if float(g @ unexplored) > float(g @ direction) else direction
+
+
+def _longer(step: Tensor) -> float:
+    """Return how long the next step may be after one that was a gain: far from a maximum the curvature misleads."""
+    return min(LONGEST_STEP, max(FIRST_STEP, GROWTH * float(step.abs().max())))
+
+
+def _recent(pairs: list[tuple[Floats, Floats]]) -> list[tuple[Floats, Floats]]:
+    """Return the pairs since the last long step, and that of it: older ones tell of other points."""
+    short = 0
+    while short < len(pairs) and np.abs(pairs[-1 - short][0]).max() <= NEAR:
+        short += 1
+    return pairs[-1 - short :]
 
 
 def _bounded_newton(g: Tensor, H: Tensor, low: Tensor, high: Tensor) -> Tensor | None:

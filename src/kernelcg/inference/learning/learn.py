@@ -167,7 +167,7 @@ def learn(
             at = gp.with_log_parameters(request.theta)
             estimate, trail = request.objective(at, request.trail, value=False, callback=search.callback)
             known = len(state.steps)
-            state = way.after(state, state.at, request, search.point(request, estimate, trail))
+            state = way.after(state, state.at, request, search.point(request, at, estimate, trail))
             if len(state.steps) > known:
                 taken = StepTaken(state.steps[-1], replace(state, at=way.lean(state.at)))
                 tell(search.callback, EventKind.STEP, taken, search.began)

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from kernelcg.inference.learning.coordinates import FAR, Coordinates
 from kernelcg.inference.learning.criterion import Criterion, Request, Search, method_of
-from kernelcg.inference.learning.lbfgs import Ascent, Point, Rule, advanced, proposed
+from kernelcg.inference.learning.lbfgs import Ascent, Curvature, Point, Rule, advanced, proposed
 from kernelcg.inference.learning.state import Outcome, Stage, StagedState, Step, TrainingState
 from kernelcg.randomness import child
 
@@ -17,7 +18,7 @@ STAGE_REACH = math.log(20)
 """On a part of the data a lengthscale grows to 20 times its start at most. What a few rows call irrelevant would run
 off to where the criterion is flat, and all rows could not call it back."""
 
-EXACT_GAIN = 1e-5
+EXACT_GAIN = 1e-4
 """Gain in nats that is still worth a step of the exact method on all data. Where the criterion is flat, smaller steps
 can go on for a hundred evaluations."""
 
@@ -46,6 +47,10 @@ class Staged:
     objectives: tuple[Criterion, ...]
     starts: tuple[Tensor, ...]
     max_steps: int
+    lengthscales: Tensor
+    """(p,) which log hyperparameters are lengthscales."""
+    coordinates: Coordinates
+    """In which the search goes where it knows enough of the curvature."""
 
     @classmethod
     def of(cls, search: Search, max_steps: int, restarts: int, generator: Generator) -> "Staged":
@@ -56,7 +61,10 @@ class Staged:
         parts = tuple(objective if size == n else objective.on(order[:size]) for size in objective.stage_rows)
         theta = search.gp.log_parameters().detach()
         drawn = (torch.randn(len(theta), generator=source, dtype=theta.dtype) for _ in range(restarts))
-        return cls(search, parts, (search.start, *(search.clamped(theta + one) for one in drawn)), max_steps)
+        starts = (search.start, *(search.clamped(theta + one) for one in drawn))
+        lengthscales = torch.tensor(["lengthscale" in name for name in search.gp.parameter_names()])
+        ends = torch.where(lengthscales, search.start + math.log(FAR), math.inf)
+        return cls(search, parts, starts, max_steps, lengthscales, Coordinates(ends))
 
     @property
     def parts(self) -> str:
@@ -157,7 +165,8 @@ class Staged:
     def _begun(self, at: StagedState, first: Point[Any]) -> Ascent[Any]:
         """Return the search that begins with this first point."""
         objective, search = self.objective(at), self.search
-        ascent = Ascent(first, at.curvature, failures=int(first.failed), needed_a_factor=first.needed_a_factor)
+        curvature = at.curvature if first.information is None else Curvature()
+        ascent = Ascent(first, curvature, failures=int(first.failed), needed_a_factor=first.needed_a_factor)
         if not first.usable:
             return replace(ascent, reason="the criterion is not finite at the start")
         return replace(ascent, noise=search.noise(objective, first)) if objective.measures_noise else ascent
@@ -175,9 +184,10 @@ class Staged:
         if stage == len(self.objectives):
             return replace(at, stage=stage, ended=(best,), ascent=None)
         theta, following = best.point.theta, self.objective(replace(at, stage=stage))
-        curvature = best.curvature.scaled(len(following.problem) / len(here.problem))
-        known = following.knowing(self.search.gp.with_log_parameters(theta))
-        return StagedState((theta,), curvature, stage, known.plan)
+        known = best.curvature if best.point.information is None else Curvature.of(best.point.information)
+        curvature = known.scaled(len(following.problem) / len(here.problem))
+        plan = following.knowing(self.search.gp.with_log_parameters(theta)).plan
+        return StagedState((theta,), curvature, stage, plan)
 
     def _rule(self, at: StagedState) -> Rule:
         objective, search, stage = self.objective(at), self.search, at.stage
@@ -185,15 +195,14 @@ class Staged:
         tolerance = EXACT_GAIN if objective.is_direct else NOISE_GAIN * free / (2 * objective.numerics.probes)
         if stage + 1 < len(self.objectives):
             tolerance = max(STAGE_GAIN, tolerance)
-        return Rule(search.lower, self._upper(stage), tolerance, self.max_steps)
+        return Rule(search.lower, self._upper(stage), tolerance, self.max_steps, self.coordinates)
 
     def _upper(self, stage: int) -> Tensor:
         """Return the upper bounds; on a part of the data lengthscales stay within reach of their start."""
         upper = self.search.upper
         if stage + 1 == len(self.objectives):
             return upper
-        far = torch.tensor(["lengthscale" in name for name in self.search.gp.parameter_names()])
-        return torch.where(far, torch.minimum(upper, self.search.start + STAGE_REACH), upper)
+        return torch.where(self.lengthscales, torch.minimum(upper, self.search.start + STAGE_REACH), upper)
 
 
 def _without_trail(ascent: Ascent[Any]) -> Ascent[Any]:
