@@ -30,6 +30,7 @@ from kernelcg.estimators.settings import (
     planned_fit,
     require_range,
     seed_of,
+    with_noise_shown,
 )
 from kernelcg.estimators.several_outputs import apart, learned_one_by_one, simplest, with_more
 from kernelcg.events import EventKind, Listener
@@ -239,7 +240,10 @@ class GPRegressor(RegressionAnswers):
         self.y_mean_, self.y_scale_ = scaling(Y, self.normalize_y)
         problem, gp = self._start(self._problem(X, Y, known, plan))
         kernel = gp.kernel[0] if isinstance(gp.kernel, tuple) else gp.kernel
-        problem, made = self._planned(problem, kernel, self._workload(problem, gp), self.probes, plan, earlier)
+        work = self._workload(problem, gp)
+        if plan is None:
+            work = with_noise_shown(work, problem, gp, self.priors, earlier)
+        problem, made = self._planned(problem, kernel, work, self.probes, plan, earlier)
         return problem, gp, made
 
     def _checked(self, X: Any, y: Any, *, reset: bool) -> tuple[Floats, Floats]:

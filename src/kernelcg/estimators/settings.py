@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -22,7 +23,9 @@ from kernelcg.estimators.kernel_check import require_covariance
 from kernelcg.estimators.sklearn_kernels import converted
 from kernelcg.inference.gaussian.drift import DRIFTS, central_spread_of, spread_of
 from kernelcg.inference.gaussian.model import GaussianProcess, Noise, Regression
+from kernelcg.inference.gaussian.preview import previewed_noise
 from kernelcg.inference.laplace.latent_model import Observations
+from kernelcg.inference.learning.default_priors import default_priors
 from kernelcg.inference.learning.optimizer import Optimizer
 from kernelcg.inference.outputs.model import OutputProcesses, Outputs
 from kernelcg.kernels import RBF, Kernel, Laplacian, Linear, Matern, RationalQuadratic
@@ -117,6 +120,21 @@ def planned_fit(
         seed,
     )
     return planned(work, options, Resources.of(problem.backend, problem.X.device, problem.pricing))
+
+
+def with_noise_shown(
+    work: Workload, problem: Regression | Outputs, gp: Parametric, priors: str | None, earlier: Plan | None
+) -> Workload:
+    """Return the work with the noise that a few rows show, or that they showed to an earlier fit.
+
+    Several outputs, and learning that does not begin with a part of the rows, are planned without.
+    """
+    if earlier is not None:
+        return replace(work, noise=earlier.noise)
+    if not (work.parameters and work.in_stages and isinstance(problem, Regression) and isinstance(gp, GaussianProcess)):
+        return work
+    supposed = None if priors is None else default_priors(gp, problem)
+    return replace(work, noise=previewed_noise(problem, gp, supposed))
 
 
 def require_same_work(plan: Plan, work: Workload, seed: int) -> None:

@@ -28,6 +28,18 @@ LONG_ROUNDOFF = float(np.finfo(REAL).eps) / 2
 """2⁻⁶⁴ on x86; on processors without such numbers it may be that of float64, and nothing is gained."""
 
 
+AFFORDABLE_OPERATIONS = 1e9
+"""Operations in long double that one check may take, about ten seconds of one core: 7,000 rows of ten features."""
+
+OPERATIONS_PER_ENTRY = 10
+"""Those of the exponential and the root of an entry, in units of what a feature costs it; a column costs a third."""
+
+
+def operations_of_product(rows: int, n: int, d: int, columns: int) -> float:
+    """Return the operations of a product of ``rows`` × n entries of a kernel of d features with so many columns."""
+    return rows * n * (OPERATIONS_PER_ENTRY + d + columns / 3)
+
+
 def reals(values: Tensor) -> Reals:
     """Return a tensor of float64 numbers in long double, exactly."""
     exact: Reals = values.detach().double().cpu().numpy().astype(REAL)

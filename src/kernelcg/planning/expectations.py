@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from kernelcg.backends.memory import FOR_BOUND, FOR_PRECONDITIONER
+from kernelcg.kernels.long_double import AFFORDABLE_OPERATIONS, operations_of_product
 from kernelcg.planning.costs import Costs, stored_product
 from kernelcg.planning.plan import Family, Method, Precision, Storage
 from kernelcg.planning.ranks import LEAST_RANK, bound_rank
@@ -23,8 +24,8 @@ estimated ones on all rows, which the noise of the estimate ends earlier."""
 FIRST_EVALUATIONS = 4.0
 """Further ones in the first stage, which knows no curvature yet."""
 
-LITTLE_NOISE, MOST_MISLED = 0.02, 4.0
-"""Noise relative to the signal below which estimated gradients mislead the search. It then takes (this / noise)^¼ times
+LITTLE_NOISE, MOST_MISLED = 0.02, 8.0
+"""Noise relative to the signal below which estimated gradients mislead the search. It then takes √(this / noise) times
 the evaluations, up to a limit."""
 
 # iterations of a solve
@@ -45,6 +46,10 @@ CONDITIONING = 2.0
 REBUILDS = 0.3
 """Preconditioners that are made anew, for each evaluation."""
 
+TRIED_RANK, SEARCHING = 128, 1.2
+"""Rank of the preconditioner with which the automatic choice compares a factorisation as a rule, and its cost with that
+of looking for it, relative to without."""
+
 IN_VAIN, TRIAL = 0.3, 4
 """Iterations before a factorisation that was the cheaper way, as a part of its time, and how many there are always."""
 
@@ -56,8 +61,16 @@ NEWTON_STEPS = 7.0
 
 # seconds beside the arithmetic
 
-EVALUATION_OVERHEAD, ESTIMATION_OVERHEAD, ITERATION_OVERHEAD = 1.5e-3, 9e-3, 1.0
-"""Seconds of Python in an exact and in an estimated evaluation; steps of the profile in an iteration of a block."""
+EVALUATION_OVERHEAD, ESTIMATION_OVERHEAD, PARAMETER_OVERHEAD, ITERATION_OVERHEAD = 1.5e-3, 9e-3, 6e-5, 1.0
+"""Seconds of Python in an exact and in an estimated evaluation, and for each hyperparameter in the step that follows;
+steps of the profile in an iteration of a block."""
+
+FIRST_CALLS = 0.015
+"""Seconds of a fit that do not depend on the data: checks, and what libraries prepare when they are first called."""
+
+LONG_DOUBLE_RATIO, LONG_DOUBLE_OPERATION = 1.5e7, 1e-8
+"""Rows over relative noise from which residuals of the weights are checked in long double, and seconds of an operation
+there."""
 
 OWN_KERNEL_SECONDS = 0.15
 """Seconds that the first gradient of a user's own formula takes beside its arithmetic, once."""
@@ -70,9 +83,13 @@ HALF_SPEED = 1500
 IN_PLACE_ROWS = 3000
 """Rows above which a factorisation overwrites its matrix."""
 
-MATRICES, FEWER_A_ROW, MATRICES_IN_PLACE, LAPLACE_MATRICES = 5.5, 7e-4, 1.8, 5.0
-"""Matrices of n² numbers that an exact evaluation holds at once: of few rows, and by how many fewer for each row, since
-allocators return large matrices to the system at once and small ones late; in place; and of Laplace's."""
+MATRICES, RETURNED_LATE, LATE_ROWS, MATRICES_IN_PLACE, LAPLACE_MATRICES = 3.0, 2.6, 1300, 1.8, 5.0
+"""Matrices of n² numbers that an exact evaluation holds at once: A, its factor and its inverse; those that it has given
+back and that the allocator still holds, and the rows from which on the allocator returns them to the system; those of a
+factorisation in place; and those of Laplace's."""
+
+LONG_DOUBLE_BYTES, LONG_DOUBLE_BLOCKS = 22_000_000, 5
+"""Bytes of blocks of K in long double, where residuals are checked in it, and how many blocks these are."""
 
 OWN_KERNEL_MATRICES, OWN_KERNEL_BYTES = 1.5, 60_000_000
 """Further ones for a user's own formula, and the memory of the library that differentiates it."""
@@ -83,8 +100,9 @@ SOLVE_MATRICES = 4.0
 BLOCKS = 40
 """Blocks of n numbers a column that an iterative evaluation holds: solutions, directions, residuals, their copies."""
 
-RANK_BLOCKS, BOUND_BLOCKS = 6, 4
-"""Blocks of n × rank numbers that exist together while a preconditioner is factored, and of those of the bound."""
+RANK_BLOCKS, HELD_BLOCKS, BOUND_BLOCKS = 6, 2, 5.4
+"""Blocks of n × rank numbers that exist together while a preconditioner is factored, and afterwards; blocks of
+(n + rank) × rank numbers while the bound is made."""
 
 USUAL_RANK, RANK_OF_FEW_FEATURES, USUAL_NEIGHBOURS, NUMBERS_PER_NEIGHBOUR = 512, 256, 60, 14
 """The largest preconditioner that is chosen as a rule, and numbers of eight bytes for each entry of its sparse part."""
@@ -92,7 +110,7 @@ USUAL_RANK, RANK_OF_FEW_FEATURES, USUAL_NEIGHBOURS, NUMBERS_PER_NEIGHBOUR = 512,
 STORED_SHARE = 0.25
 """Part of the memory that K may take to be stored for products."""
 
-OVERHEAD_BYTES = 8_000_000
+OVERHEAD_BYTES = 8_800_000
 """What libraries allocate for themselves in a first fit: threads, buffers, code."""
 
 
@@ -111,7 +129,7 @@ class Expectations:
         exact = method is Method.DIRECT
         some, each = PART_EVALUATIONS if not last else EXACT_EVALUATIONS if exact else ESTIMATED_EVALUATIONS
         count = some + each * self.work.parameters
-        misled = (LITTLE_NOISE / max(self._noise(), 1e-12)) ** 0.25 if last and not exact else 1.0
+        misled = math.sqrt(LITTLE_NOISE / max(self._noise(), 1e-12)) if last and not exact else 1.0
         return count * min(max(misled, 1.0), MOST_MISLED) + (FIRST_EVALUATIONS if first else 0.0)
 
     def iterations(self) -> float:
@@ -138,43 +156,56 @@ class Expectations:
     def _evaluation_of_one(self, rows: int, method: Method) -> float:
         profile, price, d = self.resources.pricing.profile, self.resources.pricing.price, self.work.features
         laplace, N = self.work.family is Family.LAPLACE, rows * self.work.values
+        step = PARAMETER_OVERHEAD * self.work.parameters
         if method is Method.DIRECT:
             inverse = N**3 / 3 / (0.9 * profile.multiply)
             factors = (NEWTON_STEPS if laplace else 1.0) * self._factor(N)
             entries = rows**2 * price.entry(profile, d)
-            return factors + inverse + entries + price.gradient(profile, rows, d, 1) + EVALUATION_OVERHEAD
+            return factors + inverse + entries + price.gradient(profile, rows, d, 1) + EVALUATION_OVERHEAD + step
         newton = NEWTON_STEPS * self.iterations() * self._iteration(rows, self.work.values) if laplace else 0.0
         gradient = price.gradient(profile, rows, d, self._block())
         probes = BOUNDS * self._low_rank(rows, LEAST_RANK)
-        return newton + self._solve(rows)[0] + gradient + probes + ESTIMATION_OVERHEAD
+        return newton + self._solve(rows) + gradient + probes + ESTIMATION_OVERHEAD + step
 
     def conditioning(self, rows: int, method: Method) -> float:
         """Return the seconds of conditioning on so many rows, with the certificate, for all systems."""
-        return self.work.systems * self._conditioning_of_one(rows, method)
+        return FIRST_CALLS + self._own_kernel() + self.work.systems * self._conditioning_of_one(rows, method)
 
     def _conditioning_of_one(self, rows: int, method: Method) -> float:
         N, steps = rows * self.work.values, NEWTON_STEPS if self.work.family is Family.LAPLACE else 1.0
         if method is Method.DIRECT:
-            return steps * self._factor(N) + self._entries(rows) + 2 * EVALUATION_OVERHEAD + self._own_kernel()
-        factorising = (1 + IN_VAIN) * steps * self._direct_solve(rows) + ESTIMATION_OVERHEAD
+            checked = LONG_DOUBLE_OPERATION * self._long_double_operations(rows)
+            return steps * self._factor(N) + self._entries(rows) + 2 * EVALUATION_OVERHEAD + checked
         iterations = CONDITIONING * self.iterations()
+        if self._factorises(rows, self.work.columns * self.work.values, steps * iterations):
+            return (1 + IN_VAIN) * steps * self._direct_solve(rows) + ESTIMATION_OVERHEAD
         certificate = 0.5 * iterations * self._iteration(rows, max(self.options.probes, 2))
         solve = steps * iterations * self._iteration(rows, self.work.columns * self.work.values)
         bound = self._low_rank(rows, bound_rank(rows, FOR_BOUND * self.resources.budget))
-        iterating = self._building(rows) + solve + certificate + bound
-        return (min(iterating, factorising) if self._factor_fits(rows) else iterating) + self._own_kernel()
+        return self._building(rows) + solve + certificate + bound
 
-    def _solve(self, rows: int) -> tuple[float, bool]:
-        """Return the seconds of the block solve of an evaluation, and whether a factorisation is its cheaper way."""
+    def _solve(self, rows: int) -> float:
+        """Return the seconds of the block solve of an evaluation."""
+        if self._factorises(rows, self._block(), self.iterations()):
+            return (1 + IN_VAIN) * self._direct_solve(rows) + TRIAL * self._iteration(rows, self._block())
         stored = self._entries(rows) if self.storage(rows) is Storage.STORED else 0.0
-        iterating = self.iterations() * self._iteration(rows, self._block()) + REBUILDS * self._building(rows) + stored
-        factorising = (1 + IN_VAIN) * self._direct_solve(rows) + TRIAL * self._iteration(rows, self._block())
-        cheaper = self._factor_fits(rows) and factorising < iterating
-        return (factorising, True) if cheaper else (iterating, False)
+        return self.iterations() * self._iteration(rows, self._block()) + REBUILDS * self._building(rows) + stored
 
-    def _factor_fits(self, rows: int) -> bool:
-        """Whether there is ample memory to factorise in the place of iterating."""
-        return 2 * SOLVE_MATRICES * 8 * (rows * self.work.values) ** 2 <= self.resources.budget
+    def _factorises(self, rows: int, k: int, iterations: float) -> bool:
+        """Whether the automatic choice solves for k columns by a factorisation, which it does where that is cheaper."""
+        if 2 * SOLVE_MATRICES * 8 * (rows * self.work.values) ** 2 > self.resources.budget:
+            return False
+        pricing, stored = self.resources.pricing, self.storage(rows) is Storage.STORED
+        costs = pricing.costs(rows, self.work.features, k, self._dtype(), stored=stored)
+        rank = min(TRIED_RANK, rows)
+        return costs.direct() < SEARCHING * (costs.low_rank(rank) + iterations * costs.iteration(rank, 0))
+
+    def _long_double_operations(self, rows: int) -> float:
+        """Return how many operations check the weights in long double; 0 where there is noise enough without."""
+        if self.work.family is Family.LAPLACE or rows < LONG_DOUBLE_RATIO * self._noise() or self._has_own_formula():
+            return 0.0
+        needed = operations_of_product(rows, rows, self.work.features, self.work.columns)
+        return needed if needed <= AFFORDABLE_OPERATIONS else 0.0
 
     def _direct_solve(self, rows: int) -> float:
         return self._factor(rows * self.work.values) + self._entries(rows)
@@ -228,28 +259,52 @@ class Expectations:
         made = self._entries(rows) / self.iterations()
         return Storage.STORED if stored_product(profile, rows, k) + made < computed else Storage.RECOMPUTED
 
-    def bytes(self, rows: int, method: Method, storage: Storage) -> int:
-        """Return the memory that a stage takes at its largest."""
+    def bytes(self, rows: int, method: Method, storage: Storage, *, learning: bool = True) -> int:
+        """Return the memory that a stage of learning, or the conditioning, takes at its largest."""
         N, systems = rows * self.work.values, self.work.systems
         held = OVERHEAD_BYTES + 8 * (rows * self.resources.copies * self.work.features + 12 * N * self.work.columns)
         held += OWN_KERNEL_BYTES if self._has_own_formula() else 0
         if method is Method.DIRECT:
-            return int(held + (self._matrices(N) + systems - 1) * 8 * N * N)
+            return int(held + (self._matrices(N) + systems - 1) * 8 * N * N + (0 if learning else self._checked(rows)))
         held += BLOCKS * 8 * N * (self.work.columns + self.options.probes)
-        if self._solve(rows)[1]:
-            bounds = systems * BOUND_BLOCKS * 8 * rows * min(LEAST_RANK, rows)
-            return int(held + (SOLVE_MATRICES + systems - 1) * 8 * N**2 + bounds)
+        solve = (
+            (self._block(), self.iterations()) if learning else (self.work.columns, CONDITIONING * self.iterations())
+        )
+        if self._factorises(rows, *solve):
+            return int(held + (SOLVE_MATRICES + systems - 1) * 8 * N**2 + self._bound_bytes(rows, LEAST_RANK))
         held += 8 * rows**2 if storage is Storage.STORED else 0
-        left = max(self.resources.budget - held, 0)
-        held += systems * 8 * rows * BOUND_BLOCKS * bound_rank(rows, FOR_BOUND * left / systems)
-        rank = RANK_OF_FEW_FEATURES if self.work.features <= FEW_FEATURES else USUAL_RANK
-        numbers = RANK_BLOCKS * min(rank, rows) + NUMBERS_PER_NEIGHBOUR * (USUAL_NEIGHBOURS + 1)
-        return int(held + min(systems * 8 * rows * numbers, FOR_PRECONDITIONER * left))
+        return int(held + self._bytes_of_iterating(rows, max(self.resources.budget - held, 0), learning=learning))
+
+    def _checked(self, rows: int) -> int:
+        """Return the bytes of checks in long double, unless they fit where matrices were that are no longer used."""
+        fits = 8 * rows**2 >= LONG_DOUBLE_BYTES / LONG_DOUBLE_BLOCKS
+        return 0 if fits or not self._long_double_operations(rows) else LONG_DOUBLE_BYTES
+
+    def _bytes_of_iterating(self, rows: int, left: int, *, learning: bool) -> float:
+        """Return the bytes of the preconditioner and of the low-rank bound, where so many are left for them.
+
+        In learning a bound for the probes is there while a preconditioner is made; in conditioning the preconditioner
+        is there while a larger bound is made.
+        """
+        systems = self.work.systems
+        rank = min(RANK_OF_FEW_FEATURES if self.work.features <= FEW_FEATURES else USUAL_RANK, rows)
+        numbers = RANK_BLOCKS * rank + NUMBERS_PER_NEIGHBOUR * (USUAL_NEIGHBOURS + 1)
+        making = min(systems * 8 * rows * numbers, FOR_PRECONDITIONER * left)
+        most = bound_rank(rows, FOR_BOUND * left / systems)
+        if learning:
+            return making + HELD_BLOCKS / BOUND_BLOCKS * self._bound_bytes(rows, min(LEAST_RANK, most))
+        return max(making, HELD_BLOCKS / RANK_BLOCKS * making + self._bound_bytes(rows, most))
+
+    def _bound_bytes(self, rows: int, rank: int) -> float:
+        """Return the bytes in which a low-rank bound of A is made, for all systems."""
+        m = min(rank, rows)
+        return self.work.systems * 8 * BOUND_BLOCKS * (rows + m) * m
 
     def _matrices(self, N: int) -> float:
         """Return how many N × N matrices an exact evaluation holds at its largest."""
         own = OWN_KERNEL_MATRICES if self._has_own_formula() else 0.0
         if self.work.family is Family.LAPLACE:
             return LAPLACE_MATRICES + own
-        small = self.work.exact_only or N <= IN_PLACE_ROWS
-        return own + (max(MATRICES - FEWER_A_ROW * N, 3.0) if small else MATRICES_IN_PLACE)
+        if self.work.exact_only or N <= IN_PLACE_ROWS:
+            return own + MATRICES + RETURNED_LATE / (1 + (N / LATE_ROWS) ** 4)
+        return own + MATRICES_IN_PLACE

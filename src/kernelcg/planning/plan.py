@@ -110,6 +110,7 @@ class Plan:
     workers : of a cluster, in words, where the plan was made. They change no choice and no expectation, which are those
         of this machine alone: another number of workers gives the same numbers
     passed_over : backends that would suit the device better, and why they cannot be used
+    noise : variance of the noise relative to that of the process that a few rows showed before; None if nothing did
     """
 
     rows: int
@@ -135,6 +136,7 @@ class Plan:
     parameters: int = 0
     workers: str = ""
     passed_over: tuple[str, ...] = ()
+    noise: float | None = None
 
     @property
     def method(self) -> Method:

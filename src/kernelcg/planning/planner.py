@@ -54,6 +54,7 @@ def planned(work: Workload, options: Options, resources: Resources) -> Plan:
         pricing=resources.pricing,
         workers=resources.workers,
         passed_over=resources.passed_over,
+        noise=work.noise,
     )
 
 
@@ -132,7 +133,8 @@ class _Planner:
         else:
             method, reason = self.chosen(rows, asked, last=last)
         evaluations = self.expected.evaluations(method, first=first, last=last)
-        return self._stage(rows, method, asked, reason, evaluations, self.expected.evaluation(rows, method))
+        each = self.expected.evaluation(rows, method)
+        return self._stage(rows, method, asked, reason, evaluations, each, learning=True)
 
     def exactly(self, rows: int, *, last: bool) -> float:
         """Return the seconds of a stage by exact evaluations."""
@@ -143,9 +145,12 @@ class _Planner:
         """Return how the process is conditioned on all rows."""
         rows = self.work.rows
         method, reason = self.chosen(rows, self.options.method)
-        return self._stage(rows, method, self.options.method, reason, 1.0, self.expected.conditioning(rows, method))
+        seconds = self.expected.conditioning(rows, method)
+        return self._stage(rows, method, self.options.method, reason, 1.0, seconds, learning=False)
 
-    def _stage(self, rows: int, method: Method, asked: Method, reason: str, evaluations: float, each: float) -> Stage:
+    def _stage(
+        self, rows: int, method: Method, asked: Method, reason: str, evaluations: float, each: float, *, learning: bool
+    ) -> Stage:
         storage = self.expected.storage(rows) if method is Method.ITERATIVE else Storage.STORED
         return Stage(
             rows,
@@ -154,10 +159,10 @@ class _Planner:
             self.options.precision,
             evaluations,
             evaluations * each,
-            self.expected.bytes(rows, method, storage),
+            self.expected.bytes(rows, method, storage, learning=learning),
             reason,
             asked is method,
-            self.patience(rows) if method is Method.ITERATIVE and evaluations > 1 else None,
+            self.patience(rows) if method is Method.ITERATIVE and learning else None,
         )
 
     # choices
@@ -202,7 +207,9 @@ class _Planner:
         """Raise before anything is allocated if a stage does not fit, naming what would do."""
         if stage.bytes <= self.resources.budget:
             return
-        lean = self.expected.bytes(stage.rows, Method.ITERATIVE, Storage.RECOMPUTED)
+        lean = max(
+            self.expected.bytes(stage.rows, Method.ITERATIVE, Storage.RECOMPUTED, learning=a) for a in (True, False)
+        )
         fits = stage.method is Method.DIRECT and lean <= self.resources.budget
         remedy = "use method='iterative', which stores no matrix," if fits else "use fewer rows or probes,"
         raise MemoryBudgetExceeded(

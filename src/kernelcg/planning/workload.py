@@ -23,7 +23,7 @@ class Workload:
     in_stages : whether learning begins with a part of the rows
     exact_only : whether the criterion can only be computed by factorisation, on as many rows as that allows
     systems : matrices A that are worked with one after the other and kept: outputs with noise of their own
-    noise : variance of the noise relative to that of the process, once a part of the rows has shown it
+    noise : variance of the noise relative to that of the process, where a part of the rows has shown it
     """
 
     rows: int

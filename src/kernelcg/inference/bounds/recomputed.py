@@ -16,17 +16,20 @@ from kernelcg.inference.bounds.rounding import (
     lengths_of,
 )
 from kernelcg.inference.gaussian.drift import Drift
-from kernelcg.kernels.long_double import LONG_ROUNDOFF, Entries, Reals, has_sines, long_double_entries, reals
+from kernelcg.kernels.long_double import (
+    AFFORDABLE_OPERATIONS,
+    LONG_ROUNDOFF,
+    Entries,
+    Reals,
+    has_sines,
+    long_double_entries,
+    operations_of_product,
+    reals,
+)
 from kernelcg.operators import KernelPlusDiagonal
 
-OPERATIONS = 1e9
-"""Operations in long double that one check may take, about ten seconds of one core: 7,000 rows of ten features."""
-
-OPERATIONS_PER_ENTRY = 10
-"""Those of the exponential and the root of an entry, in units of what a feature costs it; a column costs a third, and a
-feature of a periodic kernel, for which a sine is computed, `SINE` as much."""
-
 SINE = 8
+"""What a feature of a periodic kernel costs, for which a sine is computed, in units of what another feature costs."""
 
 ENTRIES_AT_ONCE = 1 << 18
 
@@ -41,7 +44,7 @@ class LongDouble:
 
     @classmethod
     def of(
-        cls, A: KernelPlusDiagonal, columns: int, operations: float = OPERATIONS, *, rows: int | None = None
+        cls, A: KernelPlusDiagonal, columns: int, operations: float = AFFORDABLE_OPERATIONS, *, rows: int | None = None
     ) -> "LongDouble | None":
         """Return it if products with so many columns are affordable and the processor and the kernel have it.
 
@@ -53,7 +56,7 @@ class LongDouble:
         """
         n, d = A.X.shape
         features = d * (SINE if has_sines(A.kernel) else 1)
-        work = (n if rows is None else rows) * n * (OPERATIONS_PER_ENTRY + features + columns / 3)
+        work = operations_of_product(n if rows is None else rows, n, features, columns)
         entries = long_double_entries(A.kernel)
         if LONG_ROUNDOFF > UNIT_ROUNDOFF / 1000 or entries is None or work > operations or A.scale is not None:
             return None
