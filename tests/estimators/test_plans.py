@@ -16,6 +16,7 @@ from kernelcg.kernels import Kernel, squared_distances
 from kernelcg.planning import Method
 from kernelcg.planning.plan import Storage
 from kernelcg.planning.profile import TYPICAL
+from kernelcg.planning.ranks import Sizes
 
 pytestmark = pytest.mark.filterwarnings("ignore::kernelcg.errors.ConvergenceWarning")
 
@@ -172,6 +173,25 @@ def test_a_stored_kernel_is_evaluated_less_often():
     assert computed[0] < computed[1] - len(X) ** 2
 
 
+def test_ranks_and_block_sizes_are_those_of_the_plan(tmp_path):
+    model = GPRegressor(noise=0.01, method="iterative", optimizer=None)
+    plan = model.plan(X, Y)
+    assert plan.sizes == Sizes()
+    assert "begin with rank 64 and use 0 or 30 or 60 neighbours" in plan.explain()
+    few = replace(plan, pricing=replace(plan.pricing, sizes=Sizes(first_rank=7, neighbours=(0, 5), columns=3)))
+    usual, other = GPRegressor(noise=0.01, method="iterative", optimizer=None).fit(X, Y), model.fit(X, Y, plan=few)
+    assert usual.posterior_.columns_at_once() == 128
+    assert other.posterior_.columns_at_once() == 3
+    assert other.plan_.sizes == other.posterior_.problem.pricing.sizes == few.sizes
+    np.testing.assert_allclose(other.predict(X), usual.predict(X), atol=1e-5)
+    other.save(tmp_path / "model")
+    loaded = kernelcg.load(tmp_path / "model")
+    assert loaded.plan_ == other.plan_
+    assert loaded.posterior_.problem.pricing.sizes == few.sizes
+    with pytest.raises(ValueError, match="0 or more with 0 among them"):
+        Sizes(neighbours=(30,))
+
+
 # what learning finds out
 
 
@@ -183,7 +203,8 @@ def hard_problem(n=1200, d=12):
 
 @pytest.fixture
 def slow_factorisations(tmp_path, monkeypatch):
-    """Choices as on a machine whose factorisations are ten times slower."""
+    """Choices as on a machine whose factorisations are ten times slower, and before a few rows show the noise."""
+    monkeypatch.setattr("kernelcg.estimators.settings.previewed_noise", lambda *_: None)
     slow = replace(TYPICAL, multiply=TYPICAL.multiply / 10, factorise=TYPICAL.factorise / 10)
     (tmp_path / "profile.json").write_text(slow.to_json())
     monkeypatch.setenv("KERNELCG_PROFILE", str(tmp_path / "profile.json"))

@@ -1,5 +1,7 @@
 """Mean, variance, covariance, draws and leave-one-out of the conditioned process against dense NumPy."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,10 +13,10 @@ from strategies import KERNELS, kernels, points, seeds
 from kernelcg import backends, solvers
 from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.inference import GaussianProcess, Noise, Regression, condition, draws, leave_one_out
-from kernelcg.inference.gaussian import posterior
 from kernelcg.inference.gaussian.add_observations import updated
 from kernelcg.kernels import RBF, Matern
-from kernelcg.planning import ranks
+from kernelcg.planning import Pricing, ranks
+from kernelcg.planning.ranks import Sizes
 from kernelcg.randomness import seeded
 from kernelcg.solvers import CholeskyFactor, Status, Stopping
 
@@ -130,30 +132,34 @@ def test_variance_is_never_negative(method, mean):
     assert bool((prediction.variance < 1.1).all())
 
 
+def in_blocks(found, columns):
+    """Return the posterior with so many columns in one block solve."""
+    return replace(found, problem=found.problem.at_price(Pricing(sizes=Sizes(columns=columns))))
+
+
 @pytest.mark.parametrize("method", METHODS)
-def test_chunks_do_not_change_the_result(method, monkeypatch):
+def test_chunks_do_not_change_the_result(method):
     X, Y = toy(90, 2, 2)
     X_new = torch.from_numpy(new_points(X, 11))
     truth = Truth(Matern(1.0, nu=2.5), X, Y, 0.05, mean="linear")
     found = conditioned(truth, method, stopping=Stopping(rtol=1e-11), variance_tolerance=1e-9)
     whole = found.predict(X_new, variance=True, bound=True), found.covariance(X_new)
     for size in (1, 4, 11):
-        monkeypatch.setattr(posterior, "COLUMNS_AT_ONCE", size)
-        parts = found.predict(X_new, variance=True, bound=True), found.covariance(X_new)
+        some = in_blocks(found, size)
+        parts = some.predict(X_new, variance=True, bound=True), some.covariance(X_new)
         for name in ("mean", "variance", "variance_lower", "variance_upper", "mean_bound"):
             torch.testing.assert_close(getattr(parts[0], name), getattr(whole[0], name), rtol=1e-6, atol=1e-9)
         torch.testing.assert_close(parts[1], whole[1], rtol=1e-7, atol=1e-9)
 
 
-def test_covariance_takes_both_ways_to_the_same_result(monkeypatch):
+def test_covariance_takes_both_ways_to_the_same_result():
     """With the block K(X, X*) kept and without, whichever fits."""
     X, Y = toy(60, 2)
     truth = Truth(RBF(1.0), X, Y, 0.1, mean="constant")
     for count in (3, 40):
         X_new = new_points(X, count)
         for columns in (1, 128):
-            monkeypatch.setattr(posterior, "COLUMNS_AT_ONCE", columns)
-            covariance = conditioned(truth, "direct").covariance(torch.from_numpy(X_new))
+            covariance = in_blocks(conditioned(truth, "direct"), columns).covariance(torch.from_numpy(X_new))
             assert relative_error(covariance, truth.posterior_covariance(X_new)) < 1e-9
 
 

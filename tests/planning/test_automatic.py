@@ -15,6 +15,7 @@ from kernelcg.kernels import RBF, Linear, Matern
 from kernelcg.operators import DenseMatrix
 from kernelcg.planning import automatic as module
 from kernelcg.planning.growing_factor import GrowingFactor
+from kernelcg.planning.ranks import Sizes
 from kernelcg.preconditioners import recipe
 from kernelcg.randomness import seeded
 from kernelcg.solvers import Status, Stopping
@@ -321,3 +322,14 @@ def test_memory_that_shrinks_on_the_way_costs_the_preconditioner_only(monkeypatc
     report = planning.solve(A, B, stopping=Stopping(rtol=1e-6, max_iterations=3000))
     assert report.status is Status.CONVERGED
     assert any("no more" in note for note in report.tried)
+
+
+def test_first_rank_and_neighbours_are_those_of_the_plan():
+    A, B = system(memory=NO_DIRECT), normal(N, 1, 1)
+    _, usual = planning.solve_automatically(A, B, stopping=Stopping(1e-8))
+    sizes = Sizes(first_rank=24, neighbours=(0,))
+    report, kept = planning.solve_automatically(A, B, stopping=Stopping(1e-8), pricing=planning.Pricing(sizes=sizes))
+    assert usual.how.ranks[0] == 64
+    assert kept.how.ranks[0] == 24
+    assert kept.how.neighbours == 0
+    assert report.status is Status.CONVERGED

@@ -25,6 +25,7 @@ from kernelcg.planning.costs import KernelPrice, Pricing
 from kernelcg.planning.growing_factor import Construction
 from kernelcg.planning.plan import Outcome, Plan, Stage
 from kernelcg.planning.profile import PairSeconds, Profile
+from kernelcg.planning.ranks import Sizes
 
 KIND = "TrainingState"
 
@@ -36,7 +37,7 @@ RECORDS: Mapping[str, type] = {
     for cls in (
         *(TrainingState, Origin, Step, StagedState, StochasticState, Ascent, Point, Curvature),
         *(Trail, OutputsTrail, LaplaceTrail, Probes, Kept, Construction),
-        *(Plan, Stage, Outcome, Pricing, KernelPrice, Profile, PairSeconds),
+        *(Plan, Stage, Outcome, Pricing, Sizes, KernelPrice, Profile, PairSeconds),
     )
 }
 """The classes that a file may name."""

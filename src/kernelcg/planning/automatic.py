@@ -16,6 +16,7 @@ from kernelcg.planning.forecast import Forecast
 from kernelcg.planning.growing_factor import Construction, first_factor
 from kernelcg.planning.options import Automatic, Option, Ready
 from kernelcg.planning.pilot import Pilot, pilot
+from kernelcg.planning.ranks import Sizes
 from kernelcg.preconditioners.base import FACTORS_AT_ONCE
 from kernelcg.preconditioners.low_rank_remainder import NUMBERS_PER_NEIGHBOUR, LowRankAndRemainder
 from kernelcg.randomness import child
@@ -27,14 +28,8 @@ TRIAL = 3
 PILOT_SECONDS = 0.05
 """Seconds that a solve on a few hundred points takes, roughly. A pilot is made where `TRIAL` products take longer."""
 
-FIRST_RANK = 64
-"""Rank of the first low-rank factor, which is doubled from there."""
-
 FEW = 5
 """Iterations that are expected where the low-rank factor leaves almost nothing of K."""
-
-NEIGHBOURS = (0, 30, 60)
-"""Neighbours of each point among which the choice is made; 0 means the low-rank factor and a diagonal alone."""
 
 RETRYABLE = (Status.STOPPED, Status.STAGNATED)
 """The ends of a solve after which a stronger preconditioner may still help."""
@@ -61,8 +56,9 @@ class Search:
         generator: Generator,
         numbers: float,
         costs: Costs,
+        sizes: Sizes,
     ):
-        self.costs = costs
+        self.costs, self.sizes = costs, sizes
         self.A, self.B, self.X, self.stopping, self.callback = A, B, start, stopping, callback
         self.generator, self.numbers = generator, numbers
         self.began = time.perf_counter()
@@ -119,7 +115,7 @@ class Search:
 
     def _exploring(self) -> float:
         """Return the least that a preconditioned solve costs."""
-        return self.costs.low_rank(FIRST_RANK) + FEW * self.costs.product
+        return self.costs.low_rank(self.sizes.first_rank) + FEW * self.costs.product
 
     def _choose_within_memory(self, remaining: float) -> Option:
         """Return what `_choose` says, or plain CG if looking for it does not fit the memory."""
@@ -136,7 +132,7 @@ class Search:
             Option(Approach.PLAIN, 0, 0, remaining, plain, "as before: the cheapest way to the end"),
             *self._direct_option("the cheapest way to the end"),
         ]
-        rank = min(FIRST_RANK, self._rank_limit())
+        rank = min(self.sizes.first_rank, self._rank_limit())
         while rank > 0 and not self._out_of_limits():
             self.low_rank.grow(rank)
             if self.low_rank.suffices:
@@ -152,7 +148,7 @@ class Search:
             if cheapest.rank > self.low_rank.rank and not exhausted:
                 rank = min(2 * rank, target)
                 continue
-            if cheapest.rank == 0 and cheapest.seconds < len(NEIGHBOURS) * PILOT_SECONDS:
+            if cheapest.rank == 0 and cheapest.seconds < len(self.sizes.neighbours) * PILOT_SECONDS:
                 return cheapest
             cheapest = self._cheapest([*standing, *self._piloted()])
             if cheapest.rank <= self.low_rank.rank or exhausted:
@@ -170,7 +166,7 @@ class Search:
         """Note that the option did not fit the memory, and return the one without preconditioner in its place."""
         self.notes.append(f"{option.what} was given up: {error}")
         why = "nothing stronger fits the memory"
-        return Option(Approach.PLAIN, len(self.A), NEIGHBOURS[-1], math.inf, math.inf, why)
+        return Option(Approach.PLAIN, len(self.A), self.sizes.neighbours[-1], math.inf, math.inf, why)
 
     def _ready(self, option: Option) -> Ready:
         """Build what the option asks for."""
@@ -199,8 +195,8 @@ class Search:
             return None
         why = f"{option.what} was too slow"
         stronger = self._direct_option(why)
-        neighbours = max(q for q in NEIGHBOURS if q == 0 or self._rank_limit(q) > 0)
-        rank = min(2 * max(option.rank, FIRST_RANK), self._rank_limit(neighbours))
+        neighbours = max(q for q in self.sizes.neighbours if q == 0 or self._rank_limit(q) > 0)
+        rank = min(2 * max(option.rank, self.sizes.first_rank), self._rank_limit(neighbours))
         if rank > 0 and (rank > option.rank or neighbours > option.neighbours):
             iterations = max(forecast.remaining() / 2, FEW)
             stronger.append(self._priced(rank, neighbours, iterations, self.costs.local(rank, neighbours), why))
@@ -220,7 +216,7 @@ class Search:
     def _piloted(self) -> list[Option]:
         """Return options tried on neighbouring points, and what twice the rank would give by the same trend."""
         pilot, F = self._pilot(), self.low_rank.F
-        ranks = {q: min(self.low_rank.rank, self._rank_limit(q)) for q in NEIGHBOURS}
+        ranks = {q: min(self.low_rank.rank, self._rank_limit(q)) for q in self.sizes.neighbours}
         found = {q: pilot.trial(F[:, :m], q) for q, m in ranks.items() if m > 0}
         growths = [trial.growth for q, trial in found.items() if q]
         options = []
@@ -240,7 +236,7 @@ class Search:
 
     def _first_pilot_rank(self) -> int:
         """Return the rank that costs no more than one product, at which it is time to look around."""
-        rank = min(FIRST_RANK, self._rank_limit())
+        rank = min(self.sizes.first_rank, self._rank_limit())
         while rank > 0 and self.costs.low_rank(2 * rank) <= self.costs.product and 2 * rank <= self._rank_limit():
             rank *= 2
         return rank

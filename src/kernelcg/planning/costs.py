@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from kernelcg.planning.profile import TYPICAL, Profile
+from kernelcg.planning.ranks import Sizes
 
 EFFICIENCY = 0.6
 """Speed of factorisations of tall matrices relative to a product of square ones."""
@@ -90,10 +91,11 @@ class Costs:
 
 @dataclass(frozen=True)
 class Pricing:
-    """What choices by cost rest on: the rates of a machine and the price of a kernel. A part of the plan."""
+    """What choices below a plan rest on: rates of a machine, the price of a kernel, and sizes. A part of the plan."""
 
     profile: Profile = TYPICAL
     price: KernelPrice = KernelPrice()
+    sizes: Sizes = Sizes()
 
     def costs(self, n: int, d: int, k: int, precision: torch.dtype, *, stored: bool = False) -> Costs:
         """Return what the automatic choice goes by for n rows, d features and k columns, K ``stored`` or computed."""

@@ -7,6 +7,7 @@ from typing import Self
 
 from kernelcg.planning.costs import Pricing
 from kernelcg.planning.predicting import Expected, expected_prediction
+from kernelcg.planning.ranks import Sizes
 
 
 class Method(StrEnum):
@@ -103,7 +104,8 @@ class Plan:
     stages : of learning, on a growing part of the rows; empty if nothing is learned
     conditioning : on all rows
     most_direct_rows : rows up to which an exact evaluation fits the memory
-    pricing : what choices and expectations rest on: rates of the machine, the price of the kernel
+    pricing : what choices and expectations rest on: rates of the machine, the price of the kernel, and the ranks and
+        block sizes between which the work chooses
     revisions : what learning decided otherwise so far, and why
     outcome : what really happened; None before
     parameters : hyperparameters that are learned
@@ -152,6 +154,11 @@ class Plan:
     def budget(self) -> int:
         """Return the bytes that may be allocated where the data are."""
         return self.memory if self.device_memory is None else min(self.memory, self.device_memory)
+
+    @property
+    def sizes(self) -> Sizes:
+        """Return the ranks and block sizes between which the work below the plan chooses."""
+        return self.pricing.sizes
 
     @property
     def seconds(self) -> float:
@@ -215,6 +222,7 @@ class Plan:
             *(f"  learning      {stage}" for stage in self.stages),
             f"  conditioning  {self.conditioning}",
             f"  predicting    {self._of_prediction()}",
+            f"  sizes         {self.sizes}",
         ]
         if self.outcome is not None:
             lines += [f"  revised       {revision}" for revision in self.outcome.revisions]

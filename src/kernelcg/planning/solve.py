@@ -191,7 +191,7 @@ def _search(
     held = memory_bytes(memory)
     numbers = math.inf if held is None else held // 8
     right = matrix(B, "B", finite=False).double()
-    costs = costs_of(pricing or pricing_of(A.kernel, A.X, A.backend), A, right.shape[1])
+    pricing = pricing or pricing_of(A.kernel, A.X, A.backend)
     return Search(
         A,
         right,
@@ -200,7 +200,8 @@ def _search(
         callback=callback,
         generator=generator or seeded(0),
         numbers=numbers,
-        costs=costs,
+        costs=costs_of(pricing, A, right.shape[1]),
+        sizes=pricing.sizes,
     )
 
 

@@ -38,8 +38,6 @@ from kernelcg.preconditioners.shapes import Diagonal, LowRankPlus
 from kernelcg.randomness import child
 from kernelcg.solvers import Approach, CholeskyFactor, SolveReport, Status, Stopping, solve
 
-COLUMNS_AT_ONCE = 128
-
 BLOCKS_AT_ONCE = 16
 """Blocks of n numbers a column that a solve, its check and its bound hold at once."""
 
@@ -249,11 +247,14 @@ class Posterior:
             self.A, B, report.solution, stopping, callback, pricing=self.problem.pricing
         )[0]
 
-    def columns_at_once(self, blocks: int = BLOCKS_AT_ONCE, most: int = COLUMNS_AT_ONCE) -> int:
-        """Return how many columns fit the memory, ``most`` at most, if each needs so many blocks of n numbers."""
+    def columns_at_once(self, blocks: int = BLOCKS_AT_ONCE, groups: int = 1) -> int:
+        """Return how many columns fit the memory, if each needs so many blocks of n numbers.
+
+        They are at most so many ``groups`` of the columns that the plan allows at once.
+        """
         budget, each = int(FOR_COLUMNS * self.problem.points.budget()), 8 * len(self.problem) * blocks
         require_memory(each, budget, f"solving for one more column of {len(self.problem)} numbers")
-        return int(min(budget // each, most))
+        return int(min(budget // each, groups * self.problem.pricing.sizes.columns))
 
     def _chunks(self, count: int) -> Iterator[slice]:
         size = self.columns_at_once()

@@ -17,11 +17,12 @@ from kernelcg.solvers import CholeskyFactor, Status
 if TYPE_CHECKING:
     from kernelcg.inference.gaussian.posterior import Posterior
 
-FACTOR_BLOCKS, FACTOR_COLUMNS = 6, 512
-"""Blocks of n numbers a column that a triangular solve and its check hold at once, and columns of one such solve."""
+FACTOR_BLOCKS, FACTOR_GROUPS = 6, 4
+"""Blocks of n numbers a column that a triangular solve and its check hold at once, and how many times the columns that
+a plan allows at once such a solve has."""
 
-LOCAL_BLOCKS, LOCAL_COLUMNS = 24, 128
-"""The same of trials from neighbours, with those that wait for iterations and these."""
+LOCAL_BLOCKS, LOCAL_GROUPS = 24, 1
+"""The same for trials from neighbours, with the columns that wait for iterations and those that are iterated."""
 
 AFFORDABLE = 1e10
 """Entries of K, those of all points together, up to which rigorous brackets are computed where estimates of errors miss
@@ -38,7 +39,7 @@ def estimated(
     prior = prior_at(posterior, X)
     noise = posterior.visible_noise(prior, latent)
     bound = posterior.certifier()
-    size = (FACTOR_BLOCKS, FACTOR_COLUMNS) if isinstance(bound, Exact) else (LOCAL_BLOCKS, LOCAL_COLUMNS)
+    size = (FACTOR_BLOCKS, FACTOR_GROUPS) if isinstance(bound, Exact) else (LOCAL_BLOCKS, LOCAL_GROUPS)
     task = Task(posterior, X, prior, noise, posterior.columns_at_once(*size), callback)
     found = explained_by_factor(task, bound.P) if isinstance(bound, Exact) else explained_iteratively(task)
     G = posterior.drift_weights

@@ -23,9 +23,9 @@ from kernelcg.inference.laplace.newton_methods import systems_for
 from kernelcg.inference.laplace.newton_system import NewtonSystem, Spent
 from kernelcg.solvers import Status
 
-COLUMNS_AT_ONCE = 256
-BLOCKS_AT_ONCE = 16
-"""Blocks of N numbers a column that a solve and its check hold at once."""
+GROUPS, BLOCKS_AT_ONCE = 2, 16
+"""How many times the columns that a plan allows at once are solved for together, and the blocks of N numbers a column
+that a solve and its check hold at once."""
 
 ENOUGH = 1e-3
 """Error of the latent mean, in standard deviations, below which it is of no concern to anyone."""
@@ -248,7 +248,7 @@ class LaplacePosterior:
         budget, C = int(FOR_COLUMNS * self.problem.points.budget()), self.problem.classes
         each = 8 * self.problem.size * C * BLOCKS_AT_ONCE
         require_memory(each, budget, f"solving for the {C} latent values of one more point")
-        return max(1, int(min(budget // each, COLUMNS_AT_ONCE // C)))
+        return max(1, int(min(budget // each, GROUPS * self.problem.pricing.sizes.columns // C)))
 
     def checked_inputs(self, X: Tensor) -> Tensor:
         """Return X as a float64 tensor beside the data, or raise."""
