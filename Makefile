@@ -9,7 +9,7 @@ OLDEST_TESTS := tests/packaging tests/backends/test_choice.py tests/backends/tes
                 tests/estimators/test_saving.py tests/solvers/test_invariants.py
 export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: demo photograph test test-gpu oldest wheel fuzz fuzz-files fuzz-kills lint docs check bench bench-plan figure1 figures23 figures-quick format clean
+.PHONY: demo photograph test test-gpu oldest wheel fuzz fuzz-files fuzz-kills lint docs check bench bench-plan bench-memory figure1 figures23 figures-quick format clean
 
 demo: $(INSTALLED)  ## fit a table of invented houses, predict, write a report: demo/houses.html
 	$(BIN)/kernelcg demo --out demo --force
@@ -61,6 +61,9 @@ bench: $(BENCH_INSTALLED)  ## speed as ratios against peers in the same run; wri
 
 bench-plan: $(INSTALLED)  ## plans against what happens, what is missing of it (half an hour on two quiet cores); table and picture
 	$(BIN)/python benchmarks/plan_against_reality.py
+
+bench-memory: $(INSTALLED)  ## the largest size of processes that fit and predict within a given memory, up to 60,000 rows
+	$(BIN)/python benchmarks/memory.py
 
 figure1: $(INSTALLED)  ## run what is missing of the paper's figure 1 (hours on two cores if all is), draw it
 	$(BIN)/python experiments/figure1.py
