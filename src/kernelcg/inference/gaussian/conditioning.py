@@ -127,17 +127,7 @@ def _conditioned(
         solved = replace(solved, report=_least_residual(exact, B, solved.report, eigenvalues=few))
     bound = solved.bound or LowerBound.of(exact, child(generator, "bound"))
     rounding = Rounding.of(exact)
-    c = problem.Y.shape[1]
-    first, G = solved.report.solution[:, :c], solved.report.solution[:, c:]
-    drift_weights = certified(exact, problem.H, G, bound, rounding)
-    beta, weights, report = _weights(problem, exact, solved, first, G, bound, rounding, stopping, callback)
-    first_fit = fitted = Fitted(beta, weights, drift_weights)
-    if report.status not in FATAL:
-        fitted = refined(problem, exact, first_fit, bound, rounding, solved.P)
-        b = problem.centred - problem.H @ fitted.beta
-        if fitted is not first_fit and report.status in NEARLY and _is_solved(problem, b, fitted.weights, stopping):
-            note = "further refinement, with the residual in more digits, met the tolerance"
-            report = replace(report, status=Status.CONVERGED, tried=(*report.tried, note))
+    fitted, report = _fitted(problem, exact, solved, bound, rounding, stopping, callback)
     return Posterior(
         gp,
         problem.storing(Storage.RECOMPUTED),  # predictions hold no n × n matrix
@@ -162,6 +152,31 @@ class _Solved:
     P: Invertible | None = None
     kept: Kept | None = None
     bound: Exact | None = None
+
+
+def _fitted(
+    problem: Regression,
+    exact: KernelPlusDiagonal,
+    solved: _Solved,
+    bound: EnergyBound,
+    rounding: Rounding,
+    stopping: Stopping,
+    callback: Listener | None,
+) -> tuple[Fitted, SolveReport]:
+    """Return the coefficients and weights that follow from a solve for Y and H, refined as far as they need it."""
+    c = problem.Y.shape[1]
+    first, G = solved.report.solution[:, :c], solved.report.solution[:, c:]
+    drift_weights = certified(exact, problem.H, G, bound, rounding)
+    beta, weights, report = _weights(problem, exact, solved, first, G, bound, rounding, stopping, callback)
+    fitted = Fitted(beta, weights, drift_weights)
+    if report.status in FATAL:
+        return fitted, report
+    better = refined(problem, exact, fitted, bound, rounding, solved.P)
+    b = problem.centred - problem.H @ better.beta
+    if better is not fitted and report.status in NEARLY and _is_solved(problem, b, better.weights, stopping):
+        note = "further refinement, with the residual in more digits, met the tolerance"
+        report = replace(report, status=Status.CONVERGED, tried=(*report.tried, note))
+    return better, report
 
 
 def _weights(

@@ -141,21 +141,28 @@ def learn(
     if not (optimizer is None or callable(optimizer) or optimizer in tuple(Optimizer)):
         raise ValueError(f"optimizer must be one of {', '.join(Optimizer)} or None, not {optimizer!r}")
     lower, upper = _bounds(gp, priors)
-    if optimizer is None or bool((lower == upper).all()):
-        if resume is not None:
-            raise StateMismatch("nothing is learned here, so that there is nothing to go on with")
+    fixed = bool((lower == upper).all())
+    if resume is not None and (optimizer is None or fixed or callable(optimizer)):
+        why = "a function of the caller learns" if callable(optimizer) and not fixed else "nothing is learned here"
+        raise StateMismatch(f"learning cannot go on from a state: {why}")
+    if optimizer is None or fixed:
         return Learned(gp, (), 0, True, "nothing to learn", 0.0)
     now = time.perf_counter()
     spent = resume.steps[-1].seconds if resume is not None and resume.steps else 0.0
     search = Search(objective, gp, lower, upper, now - spent, insisting(timed(callback, now)), priors)
     if callable(optimizer):
-        if resume is not None:
-            raise StateMismatch("learning by a function of the caller cannot go on from a state")
-        return _learned_by_function(search, optimizer, restarts, generator, timed(callback, now))
-    way = _way(search, Optimizer(optimizer), max_steps, step_size, restarts, generator)
-    seed = generator.initial_seed()
-    options = {"optimizer": optimizer, "step_size": step_size, "restarts": restarts, "seed": seed, "priors": priors}
-    state = _state_to_begin_with(way, Origin.of(objective, gp, options, way.parts), resume)
+        learned = _learned_by_function(search, optimizer, restarts, generator)
+    else:
+        way = _way(search, Optimizer(optimizer), max_steps, step_size, restarts, generator)
+        seed = generator.initial_seed()
+        options = {"optimizer": optimizer, "step_size": step_size, "restarts": restarts, "seed": seed, "priors": priors}
+        learned = _learned_by(way, _state_to_begin_with(way, Origin.of(objective, gp, options, way.parts), resume))
+    return _told(learned, timed(callback, now), now)
+
+
+def _learned_by(way: Way, state: TrainingState) -> Learned:
+    """Return where the way leads to from a state, or how far it came until a listener ended it."""
+    search = way.search
     try:
         while (outcome := way.outcome(state.at)) is None:
             if stage := way.stage(state.at):
@@ -164,9 +171,8 @@ def learn(
             if not isinstance(request, Request):
                 state = state.moved(request)
                 continue
-            at = gp.with_log_parameters(request.theta)
+            at, known = search.gp.with_log_parameters(request.theta), len(state.steps)
             estimate, trail = request.objective(at, request.trail, value=False, callback=search.callback)
-            known = len(state.steps)
             state = way.after(state, state.at, request, search.point(request, at, estimate, trail))
             if len(state.steps) > known:
                 taken = StepTaken(state.steps[-1], replace(state, at=way.lean(state.at)))
@@ -174,8 +180,7 @@ def learn(
     except StopRequested as stop:
         revised = state.at.plan if isinstance(state.at, StagedState) else None
         outcome = Outcome(way.best_so_far(state.at), False, str(stop), True, revised, isinstance(stop, Interrupted))
-    learned = _learned(search, outcome, state.steps, state.evaluations, state.failures)
-    return _told(learned, timed(callback, now), now)
+    return _learned(search, outcome, state.steps, state.evaluations, state.failures)
 
 
 def _told(learned: Learned, callback: Listener | None, began: float) -> Learned:
@@ -188,9 +193,7 @@ def _told(learned: Learned, callback: Listener | None, began: float) -> Learned:
     return learned
 
 
-def _learned_by_function(
-    search: Search, optimizer: GivenOptimizer, restarts: int, generator: Generator, callback: Listener | None
-) -> Learned:
+def _learned_by_function(search: Search, optimizer: GivenOptimizer, restarts: int, generator: Generator) -> Learned:
     """Return what an optimizer of the caller finds."""
     evaluations = Evaluations(search)
     try:
@@ -198,8 +201,7 @@ def _learned_by_function(
     except StopRequested as stop:
         best = search.start if evaluations.best is None else evaluations.best
         outcome = Outcome(best, False, str(stop), True, None, isinstance(stop, Interrupted))
-    learned = _learned(search, outcome, tuple(evaluations.steps), evaluations.count, evaluations.failures)
-    return _told(learned, callback, search.began)
+    return _learned(search, outcome, tuple(evaluations.steps), evaluations.count, evaluations.failures)
 
 
 def _way(
