@@ -240,9 +240,7 @@ class GPRegressor(RegressionAnswers):
         self.y_mean_, self.y_scale_ = scaling(Y, self.normalize_y)
         problem, gp = self._start(self._problem(X, Y, known, plan))
         kernel = gp.kernel[0] if isinstance(gp.kernel, tuple) else gp.kernel
-        work = self._workload(problem, gp)
-        if plan is None:
-            work = with_noise_shown(work, problem, gp, self.priors, earlier)
+        work = with_noise_shown(self._workload(problem, gp), problem, gp, self.priors, plan or earlier)
         problem, made = self._planned(problem, kernel, work, self.probes, plan, earlier)
         return problem, gp, made
 
@@ -257,8 +255,7 @@ class GPRegressor(RegressionAnswers):
         kernel, learns = self._with_numbered_columns(self.kernel), self.optimizer is not None
         if isinstance(problem, Regression):
             return problem, first_process(kernel, self.noise, problem.X, problem.Y, learned=learns)
-        each = self.kernel_per_output
-        gp = first_processes(kernel, self.noise, problem, kernel_each=each, learned=learns)
+        gp = first_processes(kernel, self.noise, problem, kernel_each=self.kernel_per_output, learned=learns)
         return simplest(problem, gp, learns=learns)
 
     def _workload(self, problem: Problem, gp: Process) -> Workload:
