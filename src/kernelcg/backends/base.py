@@ -141,7 +141,7 @@ class KernelMatrix(ABC):
         """Return the diagonal of K in float64."""
         return self.kernel.diagonal(self.X.double()).detach()
 
-    # other matrices
+    # kernel matrices made from this one
 
     def with_kernel(self, kernel: Kernel) -> "KernelMatrix":
         """Return K of other hyperparameters at the same X, which is not checked, centred or sent again."""
@@ -231,7 +231,7 @@ class Points:
 
 @dataclass
 class Work:
-    """Columns multiplied so far with the whole matrix of all ``rows``."""
+    """A counter of work: how many columns have been multiplied so far with the whole matrix of all ``rows``."""
 
     rows: int
     columns: float = 0.0

@@ -26,7 +26,8 @@ def require_memory(needed: int, budget: int, what: str) -> None:
 def default_budget() -> int:
     """Return half of the memory of the machine or container.
 
-    Of all its memory, not of what is free, so that the same data are treated the same however busy the machine is.
+    It is half of all memory, not of what is free, so that the same data are treated the same however busy the machine
+    is.
     """
     return total_memory() // 2
 
@@ -74,7 +75,7 @@ def _group_limits(system: Path) -> Iterator[int]:
 
 
 def _limit(file: Path) -> Iterator[int]:
-    """Yield the number in a file, if there is the file and a number in it ("max" is none)."""
+    """Yield the number in a file; yield nothing where there is no such file or no number in it, such as "max"."""
     try:
         yield int(file.read_text())
     except (OSError, ValueError):

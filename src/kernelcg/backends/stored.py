@@ -1,4 +1,4 @@
-"""Stored kernel matrix: for when it fits and pays (many products with few columns, expensive formulas)."""
+"""A kernel matrix whose entries are stored: worth its memory for many products with few columns and dear formulas."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ class StoredMatrix(KernelMatrix):
         if dtype != self.entries.dtype:
             return self.base._product(V, dtype)
         columns, scale = rounded_columns(V, dtype)
-        product = (columns.T.contiguous() @ self.entries).T  # skinny products are faster this way round
+        product = (columns.T.contiguous() @ self.entries).T  # with few columns the transposed product is faster
         return (product * scale).to(V.dtype)
 
     def _cross(self, points: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:

@@ -18,7 +18,8 @@ TEMPORARIES = 10
 """Tiles alive at once, for each kernel of a composite one, while it is evaluated and differentiated."""
 
 CACHE_TILE, DEVICE_TILE, SMALLEST_TILE = 512, 4096, 16
-"""Rows of a square tile: what stays in a CPU's cache, what keeps a GPU busy, what is still worth a call."""
+"""Rows of a square tile: the most for which it stays in a CPU's cache, the most on a GPU, which needs larger ones to be
+used well, and the fewest for which a call costs less than its arithmetic."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +52,7 @@ class Tiles(Backend):
 
 @dataclass(frozen=True, eq=False)
 class TilesMatrix(KernelMatrix):
-    """K in square tiles that are used and forgotten."""
+    """K in square tiles, each of which is computed, used once and not kept."""
 
     own: dict[torch.dtype, Kernel] = field(init=False)
     """The kernel with its hyperparameters beside X, for the formula in either precision."""
@@ -82,7 +83,7 @@ class TilesMatrix(KernelMatrix):
         """Return K(A, B) V for inputs as the formula sees them; only half of the tiles are computed if B is A."""
         own, symmetric = self.own[A.dtype], B is A
         columns, scale = rounded_columns(V, dtype)
-        rows = columns.T.contiguous()  # (k, m): skinny products are several times faster this way round
+        rows = columns.T.contiguous()  # (k, m): with few columns the transposed product is several times faster
         total = torch.zeros(V.shape[1], len(A), dtype=torch.float64, device=A.device)
         for i, j in _tiles(len(A), len(B), self._tile_size(len(A), V.shape[1], dtype), symmetric):
             K = own.covariance(A[i], B[j]).to(dtype)

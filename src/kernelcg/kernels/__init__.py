@@ -1,4 +1,4 @@
-"""Kernels: the formulas."""
+"""Kernels: the formulas of covariance functions."""
 
 from kernelcg.kernels.base import Kernel
 from kernelcg.kernels.builders import Warped, Wave, additive, spectral_mixture

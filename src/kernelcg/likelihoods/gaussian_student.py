@@ -1,4 +1,4 @@
-"""Real observations: the latent value and an error."""
+"""Real observations, each the sum of the latent value and an error."""
 
 import math
 from typing import ClassVar

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 LARGE = 10.0
-"""From here on the series has 15 digits."""
+"""Argument from which on the series is accurate to 15 digits."""
 BERNOULLI = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from kernelcg.likelihoods.base import ONE, Derivatives, Likelihood, require
 
 LEVELS = 60
-"""Of the continued fraction; at t = 3 they give 15 digits."""
+"""Levels of the continued fraction that are evaluated; at t = 3 they give 15 digits."""
 
 
 class BernoulliProbit(Likelihood):

@@ -14,15 +14,16 @@ from kernelcg.likelihoods.base import require
 from kernelcg.parameters import Parametric
 
 STANDARD_ERROR = 1e-3
-"""Of a predictive probability."""
+"""Largest standard error of a predictive probability."""
 SCRAMBLINGS = 16
 FIRST_POINTS, MOST_POINTS = 32, 2**17
-"""Of one scrambled sequence. Even plain Monte Carlo would reach the standard error with the most."""
+"""Points of one scrambled sequence at first and at most. With the most even plain Monte Carlo would reach the standard
+error."""
 NUMBERS_AT_ONCE = 500_000
 POINTS_OF_LOGARITHMS = 128
 """Points of `log_averages`."""
 HALF_A_CELL = 2.0**-31
-"""The sequences have 30 bits; a point is moved to the centre of its cell, away from 0."""
+"""By so much a point is moved, to the centre of its cell and so away from 0; points of the sequences have 30 bits."""
 
 
 class Softmax(Parametric):

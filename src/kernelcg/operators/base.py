@@ -68,7 +68,7 @@ def in_best_precision(A: Operator) -> Operator:
 
 
 class DenseMatrix(LinearOperator):
-    """A symmetric matrix that is stored anyway.
+    """A symmetric matrix whose entries are stored.
 
     Examples
     --------
@@ -119,7 +119,7 @@ class Invertible(Protocol):
 
 @runtime_checkable
 class ConstantInvertible(Invertible, Protocol):
-    """A preconditioner whose determinant and square root are at hand too."""
+    """A preconditioner whose determinant is known, and with which draws from N(0, P) can be made."""
 
     def log_determinant(self) -> Tensor:
         """Return log|P|."""

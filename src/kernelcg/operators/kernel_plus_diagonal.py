@@ -1,4 +1,4 @@
-"""The one matrix of the library, A = S K S + D."""
+"""The matrix with which all systems of the library are written, A = S K S + D."""
 
 from dataclasses import dataclass, replace
 from typing import Self

@@ -35,7 +35,7 @@ class Prepared(Protocol):
 class Preconditioner(ABC):
     """A recipe.
 
-    A subclass is a frozen dataclass without further ado; its fields are options with defaults, the first line of
+    A subclass becomes a frozen dataclass by itself; its fields are options with defaults, the first line of
     its docstring describes it in lists, and its name in lower case with underscores is the one users type.
     """
 

@@ -1,4 +1,4 @@
-"""How the rows are cut into blocks."""
+"""How rows are divided into blocks."""
 
 import math
 

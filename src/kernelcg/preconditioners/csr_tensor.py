@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 ONE_AT_A_TIME = Lock()
-"""Filters of warnings belong to the whole process: two threads that change them at once leave them changed."""
+"""A lock, since filters of warnings belong to the whole process: of two threads that change them at the same time, one
+might restore what the other had changed."""
 
 
 def csr_tensor(starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:

@@ -27,7 +27,7 @@ class PartialCholesky:
     pivots: Tensor
     remainder: Tensor
     trace: float
-    """tr K."""
+    """The trace of K."""
 
     @property
     def rank(self) -> int:
@@ -41,7 +41,8 @@ class PartialCholesky:
 
 
 Choose = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""From diag E: the rows proposed as the next pivots, and for each the limit that its pivot must exceed in its turn."""
+"""A function of diag E that returns the rows proposed as the next pivots, and for each of them the limit that its pivot
+must exceed when its turn comes."""
 
 
 def no_pivots(K: KernelMatrix) -> PartialCholesky:

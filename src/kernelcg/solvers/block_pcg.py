@@ -14,10 +14,10 @@ DEPENDENT = 1e-10
 """Directions with a relative singular value below this are dropped from the block."""
 
 UNREAD: Floats = np.zeros((0, 0))
-"""Stands for a matrix T that is still on the device."""
+"""Stands in for a matrix T that has not been copied from the device yet."""
 
 Directions = tuple[Tensor, Tensor, Tensor]
-"""D, A D and DᵀAD."""
+"""The matrices D, A D and DᵀAD of one step."""
 
 
 def block_pcg(monitor: Monitor) -> Tensor:

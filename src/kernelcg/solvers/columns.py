@@ -22,7 +22,8 @@ def column_norms(V: Tensor) -> Tensor:
 def power_of_two_near(B: Tensor) -> Tensor:
     """Return, for each column, the power of two below its largest entry: dividing by it costs no digit.
 
-    The solve then neither under- nor overflows, whatever the units of B. One for columns of zeros or non-numbers.
+    The solve then neither under- nor overflows, whatever the units of B. Columns of zeros, or with entries that are not
+    finite, get 1.
     """
     largest = B.abs().amax(0)
     usable = largest.isfinite() & (largest > 0)

@@ -12,8 +12,8 @@ from kernelcg.solvers.pcg import pcg
 from kernelcg.solvers.report import Status
 
 IN_PLACE_ROWS = 3000
-"""Rows above which memory counts and the matrix is factorised in its own place. Up to here torch's LAPACK is called:
-the copies that it makes are small, below 72 MB each."""
+"""Rows above which the matrix is factorised in its own place, to save memory. Up to so many rows torch's LAPACK is
+called: the copies that it makes are small, below 72 MB each."""
 
 
 def factor_bytes(n: int) -> int:
@@ -51,7 +51,7 @@ class CholeskyFactor:
     def __init__(self, P: Tensor):
         self.in_place = len(P) > IN_PLACE_ROWS
         if self.in_place:
-            self.L = P if P.is_contiguous() else P.mT.contiguous()  # P is symmetric: column-major is as good
+            self.L = P if P.is_contiguous() else P.mT.contiguous()  # P is symmetric, and its transpose row-major
             factorise_in_place(self.L)
             return
         self.L, failed = torch.linalg.cholesky_ex(P)
@@ -71,7 +71,7 @@ class CholeskyFactor:
     def inverse(self) -> Tensor:
         """Return P⁻¹, row-major, which takes the place of the factor: this object must not be used any more."""
         if not self.in_place:
-            return torch.cholesky_inverse(self.L).mT  # symmetric, and row-major so
+            return torch.cholesky_inverse(self.L).mT  # it is symmetric, and its transpose is row-major
         invert_in_place(self.L)
         return self.L
 

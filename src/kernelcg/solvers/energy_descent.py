@@ -36,7 +36,8 @@ class Descent:
 
 
 WantsMore = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""Is given the numbers of the columns that have gone on so far, their R, energies and gains, and says which go on."""
+"""A function that gets the numbers of the columns that are still iterated, with their R, energies and gains, and tells
+which of them are to be iterated further."""
 
 
 def energy_descent(
@@ -52,7 +53,7 @@ def energy_descent(
     r"""Lower the energies rᵀA⁻¹r of the residuals R = B − AV by block PCG until no column wants more.
 
     A step along D, which spans the preconditioned residuals, lowers the energy of a column by :math:`r^\top D
-    (D^\top A D)^{-1} D^\top r`. The steps are those of `block_pcg`; what is missing are its checks: residuals are not
+    (D^\top A D)^{-1} D^\top r`. The steps are those of `block_pcg`; its checks are left out: residuals are not
     recomputed, and a step that fails ends the descent. Costs one product with A and one solve with P a step.
 
     Parameters

@@ -29,7 +29,7 @@ class BlockLanczos:
 
     def __init__(self, A: LinearOperator, W: Tensor, P: Invertible):
         self.A, self.P, self.plain = A, P, isinstance(P, Identity)
-        self.indefinite = False  # becomes true if some wᵀP⁻¹w is negative
+        self.indefinite = False  # set to True if some wᵀP⁻¹w is negative
         self.failed = torch.zeros((), dtype=torch.bool, device=W.device)  # the last block has no Cholesky factor
         self.Q, self.U, _, _ = self._orthonormalised(W, self.P.solve(W), 0.0)
         self.last = slice(0, self.Q.shape[1])
@@ -125,7 +125,7 @@ def _from_inner_products(S: Floats) -> tuple[Floats, bool]:
 class TridiagonalLanczos:
     r"""Run one Lanczos process of :math:`A P^{-1}` for every column of W on its own, all sharing the products.
 
-    Three-term recurrence, O(n k) memory. Quadrature with the tridiagonal matrices stays accurate although
+    It is a three-term recurrence with O(n k) memory. Quadrature with the tridiagonal matrices stays accurate although
     orthogonality is lost (Golub & Strakoš 1994).
     """
 
@@ -149,7 +149,7 @@ class TridiagonalLanczos:
         W = W - alpha * self.q
         Y = self.P.solve(W)
         beta = (W * Y).sum(0).clamp_min(0).sqrt()
-        beta = torch.where(beta > 1e-14 * alpha.abs(), beta, 0.0)  # zero: the Krylov space is exhausted
+        beta = torch.where(beta > 1e-14 * alpha.abs(), beta, 0.0)  # it is zero where the Krylov space is exhausted
         safe = torch.where(beta > 0, beta, 1.0)
         self.q_before, self.q, self.u = self.q, (W / safe) * (beta > 0), (Y / safe) * (beta > 0)
         self.alphas.append(alpha)

@@ -60,11 +60,11 @@ def log_determinant(
     tolerance: float | None = None,
     max_iterations: int = 500,
 ) -> LogDeterminant:
-    r"""CriterionValue :math:`\log|A| = \log|P| + \operatorname{tr} \log M`, :math:`M = L^{-1} A L^{-\top}`, P = LLᵀ.
+    r"""Estimate :math:`\log|A| = \log|P| + \operatorname{tr} \log M`, :math:`M = L^{-1} A L^{-\top}`, P = LLᵀ.
 
     Probes w ~ N(0, P), rescaled so that :math:`w^\top P^{-1} w = n` (uniform on a sphere: unbiased, with less
-    variance), each give :math:`n\, e_1^\top \log(T) e_1` with the tridiagonal T of their own Lanczos process; signs ±1
-    serve without P.
+    variance), each give :math:`n\, e_1^\top \log(T) e_1` with the tridiagonal T of their own Lanczos process; without
+    P the probes are random signs ±1.
 
     Parameters
     ----------

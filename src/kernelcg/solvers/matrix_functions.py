@@ -26,7 +26,7 @@ from kernelcg.solvers.reading import Floats
 from kernelcg.solvers.report import SolveReport, Status
 
 Function = Callable[[Floats], Floats]
-"""f of the eigenvalues of a small matrix."""
+"""A function that returns f of the eigenvalues of a small matrix."""
 
 FUNCTIONS: dict[str, Function] = {"sqrt": np.sqrt, "inverse_sqrt": lambda values: values**-0.5, "log": np.log}
 
@@ -153,7 +153,7 @@ def _krylov(
         if (error.estimate <= rtol * np.linalg.norm(coefficients, axis=0)).all():
             status = Status.CONVERGED
     value = krylov.Q[:, : len(coefficients)] @ torch.from_numpy(coefficients).to(W.device)
-    if krylov.exhausted and steps == 0:  # nothing to multiply: all columns are zero, or P⁻¹ says so
+    if krylov.exhausted and steps == 0:  # there is nothing to multiply: all columns are zero, or P⁻¹ makes them zero
         status = Status.INDEFINITE_PRECONDITIONER if krylov.indefinite else Status.CONVERGED
         value = W.new_full(W.shape, torch.nan) if krylov.indefinite else value
         error.estimate = np.zeros(())

@@ -1,4 +1,4 @@
-"""Everything about an iterative solve that is not the algorithm."""
+"""What all iterative solvers share beside their algorithm: limits, checks of residuals, history and the report."""
 
 import time
 from collections.abc import Callable
@@ -29,7 +29,7 @@ SHORT_SOLVE = 150
 """Iterations after which products move to float64: rounding has then cost float32 more steps than it saved time."""
 
 ROUNDING = 1e-14
-"""A recurrence that has fallen this far below the right-hand side is checked even if nobody asked for so much."""
+"""A residual of the recurrence that is so small beside the right-hand side is recomputed, whatever the tolerance."""
 
 SINGULAR = 1e-18
 """A curvature dᵀAd / dᵀd below this multiple of the largest one seen is zero up to rounding."""
@@ -115,7 +115,7 @@ class Monitor:
             R = self.B - self.exact @ X
             [norms] = read(column_norms(R))
         self._judge(norms, self.active)
-        self.last_check = np.full_like(norms, np.inf)  # the start was no attempt of ours
+        self.last_check = np.full_like(norms, np.inf)  # the first guess was not computed here, so that it is not judged
         self.norms = norms
         return X, R
 
@@ -185,7 +185,7 @@ class Monitor:
             return R, others
 
     def restarts(self) -> bool:
-        """Say, once, that past directions are worthless because the products they came from were."""
+        """Whether earlier directions must be dropped, since their products were too inexact; it is True once."""
         answer, self.must_restart = self.must_restart, False
         return answer
 
@@ -199,7 +199,7 @@ class Monitor:
 
     @np.errstate(all="ignore")
     def report(self, X: Tensor) -> SolveReport:
-        """Close the record; columns that did not converge get their true residual here."""
+        """Return the record of the solve; residuals of columns that did not converge are recomputed here."""
         open_columns = np.array([reason is not Status.CONVERGED for reason in self.reasons])
         if open_columns.any():
             columns = self._sent(np.flatnonzero(open_columns))
@@ -211,7 +211,7 @@ class Monitor:
         true_norms = np.where(np.isfinite(self.norms_of_B), self.true_norms, np.nan)
         status = next((reason for reason in self.reasons if reason is not Status.CONVERGED), Status.CONVERGED)
         operator, preconditioned = self.spectrum.condition_numbers(isinstance(self.preconditioner, Identity))
-        self._questions = self._about_preconditioner = []  # they know the monitor, and would keep its blocks alive
+        self._questions = self._about_preconditioner = []  # questions refer to the monitor and so to its blocks
         return SolveReport(
             solution=X * self.scale,
             status=status,
@@ -376,7 +376,7 @@ class Monitor:
         self.retire(rz <= 0, Status.INDEFINITE_PRECONDITIONER)
 
     def _check_progress(self) -> None:
-        """Give up float32, and then the solve, when it does not move any more."""
+        """Change to float64 when the solve makes no progress in float32, and end it when it makes none in float64."""
         self.stagnation.add_norms(self.norms, self.active)
         steps = len(self.history) - 1
         stands = self.stagnation.idle >= self.stopping.patience

@@ -6,10 +6,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Floats = NDArray[np.float64]
-"""Numbers on the host."""
+"""A NumPy array of floats, in the memory of the host."""
 
 Flags = NDArray[np.bool_]
-"""One truth value for each column, on the host."""
+"""A NumPy array with one truth value for each column, in the memory of the host."""
 
 
 def read(*tensors: Tensor) -> list[Floats]:

@@ -1,4 +1,4 @@
-"""Estimates of condition numbers from what a Krylov method computes anyway."""
+"""Estimates of condition numbers from numbers that a Krylov method computes in any case."""
 
 import math
 
@@ -13,10 +13,10 @@ LARGEST_PENCIL = 600
 """Rows of the small eigenproblem for block Ritz values; the first and the last steps are kept."""
 
 Block = tuple[Tensor, Tensor, Tensor, Tensor | None]
-"""S, C, G and H of one block step."""
+"""The matrices S, C, G and H of one block step."""
 
 HostBlock = tuple[Floats, Floats, Floats, Floats | None]
-"""The same on the host."""
+"""The same matrices in the memory of the host."""
 
 
 class Spectrum:

@@ -20,7 +20,7 @@ from kernelcg.solvers.solve import solve
 
 @dataclass(frozen=True, eq=False)
 class Shifted(LinearOperator):
-    """A + tI."""
+    """The matrix A + tI."""
 
     operator: LinearOperator
     shift: float

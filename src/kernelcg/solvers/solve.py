@@ -1,4 +1,4 @@
-"""One function for every method."""
+"""The function `solve`, which checks its arguments and calls one of the solvers."""
 
 from collections.abc import Callable
 from typing import Any

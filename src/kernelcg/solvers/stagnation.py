@@ -1,4 +1,4 @@
-"""Noticing that a solve no longer moves."""
+"""Detection of a solve that makes no progress any more."""
 
 import numpy as np
 

@@ -90,7 +90,7 @@ def _estimate(task: Task, points: Tensor, least: Tensor, energies: Tensor, gap: 
 
 
 def _neighbourhoods(task: Task) -> Neighbourhoods | None:
-    """Return the neighbourhoods, unless the kernel has no coordinates or the memory no room for them."""
+    """Return the neighbourhoods, unless the kernel has no coordinates or the memory is too small for them."""
     A = task.posterior.A
     rows = min(GROUP * max(NEIGHBOURS), len(A))
     fits = 3 * 8 * rows**2 <= FOR_COLUMNS * A.memory_budget()

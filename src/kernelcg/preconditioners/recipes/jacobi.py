@@ -14,7 +14,7 @@ class Jacobi(Preconditioner):
 
     .. math:: P = \operatorname{diag}(S K S + D)
 
-    Of use only where S or D vary over orders of magnitude.
+    It helps only where S or D vary over orders of magnitude.
 
     Examples
     --------

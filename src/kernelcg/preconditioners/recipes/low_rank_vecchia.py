@@ -16,7 +16,7 @@ class LowRankVecchia(Preconditioner):
 
     .. math:: P = S F F^\top S + (G^\top G)^{-1}, \qquad G^\top G \approx \bigl(S (K - F F^\top) S + D\bigr)^{-1}
 
-    Long lengthscales are the work of F, short ones that of G. Best with block PCG.
+    F represents long lengthscales, G short ones. Block PCG suits it best.
 
     Examples
     --------

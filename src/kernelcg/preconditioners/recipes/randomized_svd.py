@@ -19,7 +19,7 @@ class RandomizedSVD(Preconditioner):
 
     .. math:: P = S F F^\top S + D, \qquad F = Q V_m \Lambda_m^{1/2}.
 
-    Symmetric by construction, unlike U Σ Vᵀ of a general randomised SVD, which is what the paper's section 3.2.2
+    It is symmetric by construction, unlike U Σ Vᵀ of a general randomised SVD, which is what the paper's section 3.2.2
     amounts to (errata, item 16). K is never stored; its set-up products are counted.
 
     References

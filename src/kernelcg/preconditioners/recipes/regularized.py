@@ -50,7 +50,7 @@ class Regularized(Preconditioner):
     """Relative residual of the inner solves."""
 
     inner_iterations: int = 1000
-    """Their limit."""
+    """Largest number of iterations of an inner solve."""
 
     def prepare(self, K: KernelMatrix, generator: Generator) -> "PreparedRegularized":
         for name, value in (("multiple", self.multiple), ("delta", 0.0 if self.delta is None else self.delta)):
@@ -66,7 +66,7 @@ class Regularized(Preconditioner):
 
 @dataclass(frozen=True, eq=False)
 class PreparedRegularized:
-    """Nothing is prepared: the kernel and the data wait for S and D."""
+    """The kernel matrix alone: nothing can be prepared before S and D are known."""
 
     recipe: Regularized
     K: KernelMatrix

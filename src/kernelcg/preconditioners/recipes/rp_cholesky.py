@@ -15,8 +15,8 @@ class RPCholesky(Preconditioner):
 
     .. math:: P = S F F^\top S + D, \qquad F F^\top \preceq K
 
-    Close to the best rank-m approximation in the mean, from m columns of K; drawn in blocks, so that the work is
-    matrix products.
+    In the mean it is close to the best approximation of rank m, and it needs m columns of K. Pivots are drawn in
+    blocks, so that most of the work is matrix products.
 
     References
     ----------

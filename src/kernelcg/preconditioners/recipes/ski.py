@@ -22,14 +22,15 @@ FEWEST_POINTS = {"nearest": 2, "cubic": 4}
 """Grid points per feature that each interpolation needs at least."""
 
 MOST_CUBIC_FEATURES = 4
-"""Above it the 4^d points of a cubic stencil are too many."""
+"""Largest number of features with a cubic stencil, which has 4^d points."""
 
 STORED_UP_TO = 4
 """The kernel matrix of the grid points in use is stored if it is at most so many times the size of the whole grid,
 or of its embedding: no more than the temporaries of a structured product, and faster."""
 
 NUMBERS_AT_ONCE = 2**22
-"""Temporaries of a product beyond which its columns are handled in turn: larger ones leave the cache."""
+"""Numbers in the temporaries of a product above which its columns are handled one after the other, so that they stay in
+the cache."""
 
 LAGS_AT_ONCE = 2**17
 """Kernel values evaluated in one call while an embedding is filled."""
