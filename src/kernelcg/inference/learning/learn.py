@@ -138,31 +138,13 @@ def learn(
     ------
     StateMismatch : if the state to resume from is of other data, another process or other options
     """
-    if not (optimizer is None or callable(optimizer) or optimizer in tuple(Optimizer)):
-        raise ValueError(f"optimizer must be one of {', '.join(Optimizer)} or None, not {optimizer!r}")
-    lower, upper = _bounds(gp, priors)
-    fixed = bool((lower == upper).all())
-    if resume is not None and (optimizer is None or fixed or callable(optimizer)):
-        why = "a function of the caller learns" if callable(optimizer) and not fixed else "nothing is learned here"
-        raise StateMismatch(f"learning cannot go on from a state: {why}")
-    if optimizer is None or fixed:
-        return Learned(gp, (), 0, True, "nothing to learn", 0.0)
     now = time.perf_counter()
-    spent = resume.steps[-1].seconds if resume is not None and resume.steps else 0.0
-    search = Search(objective, gp, lower, upper, now - spent, insisting(timed(callback, now)), priors)
+    search = _search(objective, gp, optimizer, now, callback, resume, priors)
+    if search is None or optimizer is None:
+        return Learned(gp, (), 0, True, "nothing to learn", 0.0)
     if callable(optimizer):
-        learned = _learned_by_function(search, optimizer, restarts, generator)
-    else:
-        way = _way(search, Optimizer(optimizer), max_steps, step_size, restarts, generator)
-        seed = generator.initial_seed()
-        options = {"optimizer": optimizer, "step_size": step_size, "restarts": restarts, "seed": seed, "priors": priors}
-        learned = _learned_by(way, _state_to_begin_with(way, Origin.of(objective, gp, options, way.parts), resume))
-    return _told(learned, timed(callback, now), now)
-
-
-def _learned_by(way: Way, state: TrainingState) -> Learned:
-    """Return where the way leads to from a state, or how far it came until a listener ended it."""
-    search = way.search
+        return _told(_learned_by_function(search, optimizer, restarts, generator), timed(callback, now), now)
+    way, state = _begun(search, Optimizer(optimizer), max_steps, step_size, restarts, generator, resume)
     try:
         while (outcome := way.outcome(state.at)) is None:
             if stage := way.stage(state.at):
@@ -171,7 +153,7 @@ def _learned_by(way: Way, state: TrainingState) -> Learned:
             if not isinstance(request, Request):
                 state = state.moved(request)
                 continue
-            at, known = search.gp.with_log_parameters(request.theta), len(state.steps)
+            at, known = gp.with_log_parameters(request.theta), len(state.steps)
             estimate, trail = request.objective(at, request.trail, value=False, callback=search.callback)
             state = way.after(state, state.at, request, search.point(request, at, estimate, trail))
             if len(state.steps) > known:
@@ -180,7 +162,31 @@ def _learned_by(way: Way, state: TrainingState) -> Learned:
     except StopRequested as stop:
         revised = state.at.plan if isinstance(state.at, StagedState) else None
         outcome = Outcome(way.best_so_far(state.at), False, str(stop), True, revised, isinstance(stop, Interrupted))
-    return _learned(search, outcome, state.steps, state.evaluations, state.failures)
+    learned = _learned(search, outcome, state.steps, state.evaluations, state.failures)
+    return _told(learned, timed(callback, now), now)
+
+
+def _search(
+    objective: Criterion,
+    gp: Parametric,
+    optimizer: str | GivenOptimizer | None,
+    now: float,
+    callback: Listener | None,
+    resume: TrainingState | None,
+    priors: Priors | None,
+) -> Search | None:
+    """Return what is to be maximised, from ``now`` on; None where nothing is to be learned."""
+    if not (optimizer is None or callable(optimizer) or optimizer in tuple(Optimizer)):
+        raise ValueError(f"optimizer must be one of {', '.join(Optimizer)} or None, not {optimizer!r}")
+    lower, upper = _bounds(gp, priors)
+    nothing = optimizer is None or bool((lower == upper).all())
+    if resume is not None and (nothing or callable(optimizer)):
+        why = "nothing is learned here" if nothing else "a function of the caller learns"
+        raise StateMismatch(f"learning cannot go on from a state: {why}")
+    if nothing:
+        return None
+    spent = resume.steps[-1].seconds if resume is not None and resume.steps else 0.0
+    return Search(objective, gp, lower, upper, now - spent, insisting(timed(callback, now)), priors)
 
 
 def _told(learned: Learned, callback: Listener | None, began: float) -> Learned:
@@ -214,12 +220,24 @@ def _way(
     return Stochastic(search, optimizer, size, max_steps, generator)
 
 
-def _state_to_begin_with(way: Way, origin: Origin, resume: TrainingState | None) -> TrainingState:
-    """Return the first state, or the one to go on from if it belongs here."""
+def _begun(
+    search: Search,
+    optimizer: Optimizer,
+    max_steps: int,
+    step_size: float | None,
+    restarts: int,
+    generator: Generator,
+    resume: TrainingState | None,
+) -> tuple[Way, TrainingState]:
+    """Return how the state advances with this optimizer, and the first state or the one to go on from."""
+    seed, priors = generator.initial_seed(), search.priors
+    options = {"optimizer": optimizer, "step_size": step_size, "restarts": restarts, "seed": seed, "priors": priors}
+    way = _way(search, optimizer, max_steps, step_size, restarts, generator)
+    origin = Origin.of(search.objective, search.gp, options, way.parts)
     if resume is None:
-        return TrainingState(origin, way.first())
+        return way, TrainingState(origin, way.first())
     origin.require(resume.origin)
-    return replace(resume, at=way.restored(resume.at))
+    return way, replace(resume, at=way.restored(resume.at))
 
 
 def _learned(search: Search, outcome: Outcome, steps: tuple[Step, ...], evaluations: int, failures: int) -> Learned:
