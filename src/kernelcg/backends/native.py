@@ -204,7 +204,7 @@ class NativeMatrix(KernelMatrix):
         result = torch.empty(A.rows, V.shape[1], dtype=torch.float64)
         for some in chunks:
             out = torch.empty(A.rows, some.stop - some.start, dtype=torch.float64)
-            self.native.multiply(A, B, columns[:, some].contiguous(), out, self.profile)
+            _native.product(A, B, columns[:, some].contiguous(), out, self.profile, *self.native.how())
             result[:, some] = out
         return result.mul_(scale * self.variance).to(V.dtype)
 
