@@ -17,7 +17,7 @@ from conftest import triton_or_skip
 from reference import TOLERANCE, array, block_error, gradient_error, kernel_matrix, product_error
 from strategies import DTYPES, KERNELS, TRITON, normal
 
-from kernelcg import backends
+from kernelcg import GPRegressor, backends
 from kernelcg.backends import triton as triton_backend
 from kernelcg.backends.tiles import TilesMatrix
 from kernelcg.backends.triton import forms
@@ -350,3 +350,24 @@ def test_a_file_that_holds_no_tiles_is_refused_by_name(tiles, backend, text):
     path = tiles(text)
     with pytest.raises(ValueError, match=path.name):
         backend.bind(RBF(1.0), normal(5, 2)).product(normal(5, 2))
+
+
+# a whole fit
+
+
+@pytest.mark.parametrize("method", ["direct", "iterative"])
+def test_a_fit_is_that_of_the_other_backends(backend, monkeypatch, method):
+    generator = np.random.default_rng(0)
+    X, Z = generator.normal(size=(150, 3)), generator.normal(size=(9, 3))
+    y = np.sin(X[:, 0]) + 0.3 * generator.normal(size=150)
+
+    def fitted():
+        options = {"noise": 0.1, "optimizer": None, "method": method, "random_state": 0, "device": "cpu"}
+        return GPRegressor(kernel=Matern(1.5 * torch.ones(3, dtype=torch.float64)), **options).fit(X, y)
+
+    expected = fitted().predict(Z, return_std=True)
+    monkeypatch.setattr(backends, "default", lambda memory, threads, device: backends.named("triton", memory, threads))
+    model = fitted()
+    assert model.plan_.backend == "triton"
+    for found, truth in zip(model.predict(Z, return_std=True), expected, strict=True):
+        np.testing.assert_allclose(found, truth, rtol=1e-9, atol=1e-9)
