@@ -66,9 +66,9 @@ def same_rows(first: Tensor, first_name: str, second: Tensor, second_name: str) 
 
 def require_finite(value: Tensor, name: str) -> None:
     """Raise if any entry is NaN or infinite, naming the first one."""
-    finite = value.detach().isfinite()
-    if not bool(finite.all()):
-        where = tuple((~finite).nonzero()[0].tolist())
+    value = value.detach()
+    if value.numel() and not bool(torch.stack(value.aminmax()).isfinite().all()):  # no temporaries of its size
+        where = tuple((~value.isfinite()).nonzero()[0].tolist())
         raise ValueError(f"{name} holds NaN or infinite values (first at {where}); remove or impute them")
 
 

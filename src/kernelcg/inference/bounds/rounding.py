@@ -189,6 +189,8 @@ def error_of_drift(drift: Drift, X: Tensor) -> Tensor:
 
     |δh| ≤ (4 + d) u |[1, x − centre]| |T|.
     """
+    if drift.T.shape[1] == 0:
+        return X.new_zeros(len(X), 0)
     sizes = torch.cat([X.new_ones(len(X), 1), (X - drift.centre).abs()], dim=1)
     return (4 + X.shape[1]) * UNIT_ROUNDOFF * (sizes @ drift.T.abs())
 
