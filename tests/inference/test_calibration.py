@@ -7,7 +7,7 @@ from laplace_cases import case, softmax_case
 from reference import kernel_matrix
 from scipy.special import log_ndtr, ndtr
 
-from kernelcg.inference.laplace.calibration import ROWS_OF_CLASSES, Calibration, calibrated, left_out, scaled
+from kernelcg.inference.laplace.calibration import ROWS_OF_CLASSES, Calibration, _averages, calibrated, left_out, scaled
 from kernelcg.inference.laplace.posterior import condition_laplace
 from kernelcg.kernels import RBF, Matern
 from kernelcg.randomness import seeded
@@ -143,3 +143,15 @@ def test_rows_that_are_all_foreseen_do_not_make_probabilities_certain():
     at = scaled(found.predict(torch.tensor(X), covariance=True), factors)
     p = one.likelihood.log_predictive(torch.tensor(one.y), at.mean[:, 0], at.variances[:, 0]).exp()
     assert float((1 - p).sum()) > 0.3
+
+
+def test_averages_of_the_logit_are_those_of_its_quadrature():
+    one = case("logit", n=60)
+    found = condition_laplace(one.problem, one.gp, method="direct")
+    mean, covariance = left_out(found, torch.arange(60))
+    for a, b in ((1.0, 1.0), (2.0, 0.25), (1.5, 0.0)):
+        P = _averages(found, mean, covariance)(a, b)
+        for y in (0, 1):
+            label = torch.full((60,), float(y), dtype=torch.float64)
+            exact = one.likelihood.log_predictive(label, a * mean[:, 0], b * covariance[:, 0, 0])
+            torch.testing.assert_close(P[:, y], exact, rtol=0, atol=0.02)

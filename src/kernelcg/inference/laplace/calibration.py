@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from kernelcg.events import Listener
 from kernelcg.inference.laplace.posterior import LaplacePosterior, LatentPrediction
-from kernelcg.likelihoods import Softmax
+from kernelcg.likelihoods import BernoulliLogit, Softmax
 from kernelcg.randomness import choose
 
 ROWS, ROWS_OF_CLASSES = 1024, 512
@@ -167,10 +167,12 @@ def left_out(posterior: LaplacePosterior, rows: Tensor, callback: Listener | Non
 def _averages(posterior: LaplacePosterior, mean: Tensor, covariance: Tensor) -> Callable[[float, float], Tensor]:
     """Return a function of a and b with the logarithms (m, C) of the probabilities of all classes."""
     likelihood = posterior.gp.likelihood
-    if isinstance(likelihood, Softmax):
+    if isinstance(likelihood, Softmax | BernoulliLogit):
         values, vectors = torch.linalg.eigh(covariance)
         root = vectors * values.clamp_min(0).sqrt()[:, None, :]
-        return lambda a, b: likelihood.log_averages(a * mean, b**0.5 * root)
+        if isinstance(likelihood, BernoulliLogit):  # the softmax of 0 and f
+            mean, root = (torch.cat([torch.zeros_like(part), part], 1) for part in (mean, root))
+        return lambda a, b: Softmax().log_averages(a * mean, b**0.5 * root)
 
     def of_two(a: float, b: float) -> Tensor:
         m, v = a * mean[:, 0], b * covariance[:, 0, 0]
