@@ -192,6 +192,15 @@ def compare(
     preconditioners : whether to solve one system with every preconditioner
     callback : told of every event of learning and, with a `MethodRun`, of the end of every run; where it returns True,
         learning by this method ends and the next one begins
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import kernelcg
+    >>> X = np.random.default_rng(0).uniform(0, 6, (80, 1))
+    >>> result = kernelcg.compare(X, np.sin(X[:, 0]), budget=1.0, points=2, preconditioners=False)
+    >>> type(result).__name__
+    'Comparison'
     """
     began = time.perf_counter()
     heard = timed(callback, began)

@@ -40,6 +40,13 @@ def inducing_points(X: Tensor, count: int | None = None, *, generator: Generator
 
     They stay where they are while hyperparameters are learned, as in GPstuff, which optimises inducing inputs only if
     ``infer_params`` asks for it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.comparison import inducing_points
+    >>> inducing_points(torch.arange(27.0)[:, None], generator=torch.Generator().manual_seed(0)).shape
+    torch.Size([9, 1])
     """
     X = matrix(X, "X")
     m = round(len(X) ** (2 / 3)) if count is None else count

@@ -72,7 +72,15 @@ class Factored(ABC):
 
 
 class Diagonal(Factored):
-    """P = diag(d)."""
+    """P = diag(d).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.preconditioners import Diagonal
+    >>> Diagonal(torch.tensor([1.0, 2.0])).solve(torch.ones(2, 1)).T
+    tensor([[1.0000, 0.5000]])
+    """
 
     def __init__(self, diagonal: Tensor):
         self.root = diagonal.sqrt()[:, None]

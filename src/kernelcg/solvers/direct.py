@@ -44,6 +44,13 @@ class CholeskyFactor:
     """A dense matrix P = LLᵀ, given by its factor L with zeros above the diagonal.
 
     The factor of more than `IN_PLACE_ROWS` rows takes the place of the argument, which must not be used any more.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.solvers import CholeskyFactor
+    >>> CholeskyFactor(torch.diag(torch.tensor([4.0, 9.0]))).solve(torch.ones(2, 1)).T
+    tensor([[0.2500, 0.1111]])
     """
 
     is_constant = True

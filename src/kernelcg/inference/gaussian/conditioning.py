@@ -62,6 +62,17 @@ def condition(
     start : (n, c + b) first guess for A⁻¹[Y, H], Y without the drift of ordinary least squares
     prepared : a preconditioner for this kernel and these data to begin with; more is done if it does not suffice
     callback : told of the iterations of all solves
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.inference import GaussianProcess, Regression, condition
+    >>> from kernelcg.kernels import RBF
+    >>> X = torch.linspace(0, 6, 30).double()[:, None]
+    >>> seed = torch.Generator().manual_seed(0)
+    >>> posterior = condition(Regression(X, torch.sin(X)), GaussianProcess(RBF(1.0), 0.01), generator=seed)
+    >>> bool((posterior.predict(X).mean - torch.sin(X)).abs().max() < 0.1)
+    True
     """
     if method not in ("direct", "iterative"):
         raise ValueError(f"method must be 'direct' or 'iterative', not {method!r}")

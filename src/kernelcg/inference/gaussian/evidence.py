@@ -40,6 +40,16 @@ def evidence(
     method : "direct", "iterative" or "auto"
     probes, seed : of the iterative method: the same seed gives the same numbers
     errors : whether standard errors of the gradient are wanted
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kernelcg.inference import GaussianProcess, evidence
+    >>> from kernelcg.kernels import RBF
+    >>> X = np.linspace(0, 6, 30)[:, None]
+    >>> found = evidence(GaussianProcess(RBF(1.0), 0.01), X, np.sin(X[:, 0]))
+    >>> found.gradient.shape  # in log lengthscale, log variance and log noise
+    torch.Size([3])
     """
     Y = tensor(y, "y")
     problem = Regression(tensor(X, "X"), Y[:, None] if Y.ndim == 1 else Y, noise_variance, mean, backend or default())

@@ -62,6 +62,17 @@ def leave_one_out(posterior: Posterior, *, probes: int = 64, generator: Generato
     References
     ----------
     Dubrule (1983), Cross validation of kriging in a unique neighborhood; Rasmussen & Williams (2006), section 5.4.2.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.inference import GaussianProcess, Regression, condition, leave_one_out
+    >>> from kernelcg.kernels import RBF
+    >>> X = torch.linspace(0, 6, 30).double()[:, None]
+    >>> seed = torch.Generator().manual_seed(0)
+    >>> posterior = condition(Regression(X, torch.sin(X)), GaussianProcess(RBF(1.0), 0.01), generator=seed)
+    >>> len(leave_one_out(posterior, generator=seed).residuals)
+    30
     """  # noqa: D400
     problem = posterior.problem
     if not isinstance(posterior.bound, Exact) and few_rows(problem):

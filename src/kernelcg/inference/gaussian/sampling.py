@@ -33,6 +33,17 @@ def draws(
     """Return (t, c, count) draws of the latent process, or with ``noisy`` of observations, jointly over the rows of X.
 
     Up to a thousand points by their covariance, more by `pathwise` draws.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.inference import GaussianProcess, Regression, condition, draws
+    >>> from kernelcg.kernels import RBF
+    >>> X = torch.linspace(0, 6, 30).double()[:, None]
+    >>> seed = torch.Generator().manual_seed(0)
+    >>> posterior = condition(Regression(X, torch.sin(X)), GaussianProcess(RBF(1.0), 0.01), generator=seed)
+    >>> draws(posterior, X[:4], 3, seed).shape[0]
+    4
     """
     X = posterior.checked_inputs(X)
     if len(X) > FACTORISED_POINTS:
@@ -65,6 +76,17 @@ def pathwise(
     References
     ----------
     Wilson et al. (2021), Pathwise conditioning of Gaussian processes.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.inference import GaussianProcess, Regression, condition, pathwise
+    >>> from kernelcg.kernels import RBF
+    >>> X = torch.linspace(0, 6, 30).double()[:, None]
+    >>> seed = torch.Generator().manual_seed(0)
+    >>> posterior = condition(Regression(X, torch.sin(X)), GaussianProcess(RBF(1.0), 0.01), generator=seed)
+    >>> pathwise(posterior, X[:4], 3, seed).shape[0]
+    4
     """
     X = posterior.checked_inputs(X)
     if count < 1:
