@@ -44,6 +44,9 @@ LEAST_VARIANCE, MOST_VARIANCE, VARIANCE_SPREAD = 1e-2, 1e4, 0.5
 
 Standard deviations of the latent functions between 2 and 5 are expected, and others are learned where the data ask for
 them: from few rows evidence likes variances of thousands, together with lengthscales that suit these rows only.
+
+Of 0.5 and 1, tried on 1,000 rows of Spam, 0.5 has the lower calibrated NLL on other rows (0.220 against 0.244); on
+1,500 rows of EEG it is 1 (0.226 against 0.233). Benchmarks on these sets are therefore not independent of the choice.
 """
 
 
