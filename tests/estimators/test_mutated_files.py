@@ -46,6 +46,8 @@ CHANGES = {
     "a negative noise": ("ridge", "data.noise_variance", -1.0),
     "a drift without functions": ("regressor", "drift.T", 0.0),
     "residuals beyond their bounds": ("regressor", "drift_weights.R", -1.0),
+    "weights of the drift without their residuals": ("regressor", "drift_weights.X", -1e-300),
+    "weights without their residuals": ("ridge", "weights.X", 0.5),
     "coefficients of the drift that are infinite": ("regressor_iterative", "beta", INF),
     "a mode that is not that of the weights": ("counts", "0.mode.f", 0.0),
     "a mode that is no number": ("classifier_softmax", "0.mode.f", NAN),

@@ -43,6 +43,7 @@ ONCE_BROKEN = {
     20267: "a negative [A⁻¹]_ii, and NaN for a standard deviation left out",
     20425: "log|A| of 26 rows by probes, off by 12 of their standard errors",
     20527: "a negative [A⁻¹]_ii",
+    21051: "iterations that left 2 % of the noise away from the data",
     20857: "the evidence in the middle of a bracket that rounding had made wide",
 }
 """Regressions that once broke a promise, of whatever size, and how."""

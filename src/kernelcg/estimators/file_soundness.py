@@ -8,8 +8,10 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from kernelcg.estimators.data import LARGEST
+from kernelcg.inference.bounds.rounding import Certified
 from kernelcg.inference.gaussian.drift import MeanKind
 from kernelcg.kernels import Kernel
+from kernelcg.operators import KernelPlusDiagonal
 from kernelcg.planning import Plan
 from kernelcg.planning.profile import Profile
 from kernelcg.solvers import SolveReport
@@ -46,6 +48,16 @@ def require_bounded_residual(R: Tensor, error: Tensor, largest: float) -> None:
     r"""Raise unless ``error`` can bound :math:`\sqrt{r^\top A^{-1} r} \ge \|r\| / \sqrt{\lambda_{\max}(A)}`."""
     if not bool((R.norm(dim=0) <= (1 + CLOSE) * error * largest**0.5).all()):
         raise ValueError("its weights have larger residuals than their error bounds allow")
+
+
+def require_residual(solved: Certified, B: Tensor, A: KernelPlusDiagonal) -> None:
+    """Raise unless R = B − A X at the first rows, as far as rounding lets that be known."""
+    some, X = slice(CHECKED_ROWS), solved.X
+    product = A.K.cross(A.X[some], X) + A.diagonal[some, None] * X[some]
+    root = A.kernel_diagonal().clamp_min(0).sqrt()
+    size = B[some].abs() + root[some, None] * (root @ X.abs()) + A.diagonal[some, None] * X[some].abs()
+    if not bool(((B[some] - product - solved.R[some]).abs() <= CLOSE * size).all()):
+        raise ValueError("its weights have other residuals than it says")
 
 
 def require_shape(tensors: Mapping[str, Tensor], name: str, shape: Shape, dtype: torch.dtype) -> Tensor:

@@ -15,6 +15,7 @@ from kernelcg.estimators.file_soundness import (
     require_kernel,
     require_numbers,
     require_report,
+    require_residual,
     require_shape,
     require_tolerance,
 )
@@ -90,8 +91,9 @@ def unpacked_posterior(
     require_kernel(gp.kernel, problem.X)
     require_drift(problem.mean, problem.H, problem.X.shape[1])
     largest = float(A.kernel_diagonal().sum() + A.diagonal.max())
-    for solved in (weights, drift_weights):
+    for solved, B in ((weights, right), (drift_weights, problem.H)):
         require_bounded_residual(solved.R, solved.error, largest)
+        require_residual(solved, B, A)
     solution = torch.cat([weights.X + drift_weights.X @ (beta - problem.ordinary), drift_weights.X], dim=1)
     last = tensors[f"{prefix}report.true_residual_norms"][None]
     report = unpacked(SolveReport, header["report"], tensors, f"{prefix}report", solution=solution, residual_norms=last)

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernelcg.inference.bounds.evidence_rounding import determinant_rounding
 from kernelcg.inference.bounds.lower_bound import Exact, LowerBound
 from kernelcg.inference.bounds.recomputed import LongDouble
 from kernelcg.inference.bounds.rounding import Rounding
@@ -98,18 +99,6 @@ def quadratic_bracket(posterior: Posterior) -> tuple[float, float, float]:
     by_residual = (weights.error - weights.floor).clamp_min(0).square()
     estimate = torch.minimum(torch.maximum(weights.quadratic + 0.5 * by_residual, least), high.square())
     return float(least.sum()), float(estimate.sum()), float(high.square().sum())
-
-
-def determinant_rounding(A: KernelPlusDiagonal, rounding: Rounding) -> float:
-    r"""Return how far log|A + E| may be from log|A| for the rounding E of entries and factor, in nats.
-
-    |E_ij| ≤ γ √(a_ii a_jj) makes :math:`\mu = \gamma \sum_i a_{ii} / D_{ii}` a bound of ‖M‖_F, M = A^-½ E A^-½, and
-    log|I + M| is tr M up to half of ‖M‖_F². With independent errors tr M grows as their root mean square and is below
-    2μ with overwhelming probability, by the argument of Higham & Mary (2019). In any case Π D_ii ≤ |A| ≤ Π a_ii.
-    """
-    entries = rounding.root.square() + rounding.diagonal
-    mu = rounding.gamma * float((entries / rounding.diagonal).sum())
-    return min(2 * mu + mu * mu, float((entries.log() - A.diagonal.log()).sum())) + rounding.gamma * len(A)
 
 
 def determinant_of_factor(A: KernelPlusDiagonal, pivots: Tensor) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF, Certified, EnergyB
 from kernelcg.inference.gaussian.likelihood_by_pcg import FATAL
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.gaussian.posterior import Posterior
-from kernelcg.inference.gaussian.refinement import Fitted, refined, says_little
+from kernelcg.inference.gaussian.refinement import LARGEST_ERROR, Fitted, refined, says_little
 from kernelcg.inference.learning.criterion_value import generalised_least_squares
 from kernelcg.operators import Invertible, KernelPlusDiagonal
 from kernelcg.planning import Kept
@@ -100,9 +100,14 @@ def few_rows(problem: Regression) -> bool:
 
 
 def _falls_short(posterior: Posterior) -> bool:
-    """Whether rounding ended the solve before its tolerance, or what it left says little about the mean."""
-    status = posterior.report.status
-    ended_well = status is Status.CONVERGED and not says_little(posterior.problem, posterior.A, posterior.weights)
+    """Whether rounding ended the solve before its tolerance, or the error that is left may be seen somewhere.
+
+    That is an error of the mean beyond a hundredth of the noise's standard deviation and rtol times that of Y.
+    """
+    status, A, Y = posterior.report.status, posterior.A, posterior.problem.Y
+    allowed = (posterior.stopping.rtol * Y.std(0, correction=0)).clamp_min(LARGEST_ERROR * A.spectrum_floor() ** 0.5)
+    seen = bool((float(A.kernel_diagonal().max()) ** 0.5 * posterior.weights.error > allowed).any())
+    ended_well = status is Status.CONVERGED and not seen and not says_little(posterior.problem, A, posterior.weights)
     return status in (Status.CONVERGED, *NEARLY, *FATAL) and not ended_well
 
 

@@ -1,5 +1,6 @@
 """The log marginal likelihood as a differentiable function."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -32,6 +33,8 @@ def evidence(
 ) -> CriterionValue:
     """Return the log marginal likelihood of observations y at X, its gradient, and their standard errors.
 
+    Its ``lower`` and ``upper`` ends count rounding; in the iterative method they leave out the standard error.
+
     Parameters
     ----------
     y : (n,) or (n, c)
@@ -55,7 +58,8 @@ def evidence(
     problem = Regression(tensor(X, "X"), Y[:, None] if Y.ndim == 1 else Y, noise_variance, mean, backend or default())
     numerics = Numerics(probes, Stopping(rtol=rtol), preconditioner, seed)
     objective = Objective(problem, method=method, numerics=numerics)
-    return objective(gp, value=True, errors=errors)[0]
+    found = objective(gp, value=True, errors=errors)[0]
+    return replace(found, lower=found.lower - found.rounding, upper=found.upper + found.rounding)
 
 
 def log_marginal_likelihood(

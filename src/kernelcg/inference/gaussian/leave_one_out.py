@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
+from kernelcg.inference.bounds.evidence_rounding import part_of_inverse
 from kernelcg.inference.bounds.lower_bound import Exact, LowerBound
 from kernelcg.inference.bounds.recomputed import LongDouble
-from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF, Rounding, error_of_drift
+from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF, error_of_drift
 from kernelcg.inference.gaussian.conditioning import condition, few_rows
 from kernelcg.inference.gaussian.cross_validation import diagonal_of_inverse
 from kernelcg.inference.gaussian.posterior import Posterior
@@ -119,7 +120,7 @@ def _by_factor(posterior: Posterior, bound: Exact) -> tuple[Tensor, Tensor]:
     A, rounding, n = bound.A, posterior.rounding, len(bound.A)
     one = torch.eye(n, dtype=torch.float64, device=A.device)
     diagonal = bound.P.whiten(one).square().sum(0)
-    part = _rounded_part(rounding)
+    part = part_of_inverse(rounding)
     precise = LongDouble.of(A, n, OPERATIONS) if part > NEGLIGIBLE else None
     if precise is None:
         return diagonal, part / max(1 - part, 1e-300) * diagonal
@@ -141,7 +142,7 @@ def _beside_the_drift(posterior: Posterior, of_inverse: Tensor, diagonal: Tensor
     phi = 2 * float(H_error / torch.linalg.svdvals(H)[-1])
     N = torch.linalg.qr(H, mode="complete").Q[:, H.shape[1] :]
     L, failed = torch.linalg.cholesky_ex(N.T @ A.dense() @ N)
-    mu = 2 * _rounded_part(rounding)
+    mu = 2 * part_of_inverse(rounding)
     if bool(failed) or not mu < 1:
         return diagonal, off
     found = torch.linalg.solve_triangular(L, N.T, upper=False).square().sum(0)
@@ -165,11 +166,5 @@ def _estimated(
     report = posterior.solved(R, posterior.stopping)
     change = bound.P.solve(R - bound.A.with_precision(torch.float64) @ report.solution)
     diagonal, error = diagonal_of_inverse(bound, R, report.solution + change)
-    rounded = min(_rounded_part(posterior.rounding), 1.0) * diagonal
+    rounded = min(part_of_inverse(posterior.rounding), 1.0) * diagonal
     return diagonal, error + change.square().mean(1).sqrt() + rounded, report.status
-
-
-def _rounded_part(rounding: Rounding) -> float:
-    """Return √n γ max(a_ii / D_ii): the part of itself by which rounding may change an entry of diag A⁻¹."""
-    entries = 1 + rounding.root.square() / rounding.diagonal
-    return math.sqrt(len(entries)) * rounding.gamma * float(entries.max())

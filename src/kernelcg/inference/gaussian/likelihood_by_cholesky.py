@@ -9,6 +9,7 @@ import torch
 from numpy.linalg import LinAlgError
 from torch import Tensor
 
+from kernelcg.inference.bounds.evidence_rounding import rounding_of_factorised
 from kernelcg.inference.gaussian.information import average_information
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.learning.criterion_value import (
@@ -72,8 +73,11 @@ def direct_estimate(
     by_kernel = A.K.gradient(found.left, found.right, weights=found.C).cpu()
     by_noise = noise * float((found.left * found.right).sum() + found.C.diagonal().sum())
     gradient = torch.cat([by_kernel, torch.tensor([by_noise], dtype=torch.float64)])
-    value, exact = found.value, torch.zeros_like(gradient)
-    return CriterionValue(value, gradient, 0.0, exact, value, value, Status.CONVERGED, information=information)
+    value, exact, rounding = found.value, torch.zeros_like(gradient), 0.0
+    if criterion == CriterionName.MARGINAL_LIKELIHOOD:
+        rounding = rounding_of_factorised(problem, A, beta, quadratic)
+    parts = (value, gradient, 0.0, exact, value, value, Status.CONVERGED)
+    return CriterionValue(*parts, information=information, rounding=rounding)
 
 
 def _marginal_likelihood(of: Factorised) -> Criterion:

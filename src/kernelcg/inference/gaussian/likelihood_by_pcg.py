@@ -9,6 +9,7 @@ from torch import Generator, Tensor
 
 from kernelcg import planning
 from kernelcg.events import Listener
+from kernelcg.inference.bounds.evidence_rounding import rounding_of_iterated
 from kernelcg.inference.bounds.lower_bound import LowerBound
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.learning.criterion_value import (
@@ -323,5 +324,6 @@ def with_value(
         value_error=0.5 * c * found.standard_error,
         lower=log_density(n, c, least + width, found.upper),
         upper=log_density(n, c, least, found.lower),
+        rounding=rounding_of_iterated(problem, A, beta, a, bound),
         status=estimate.status if found.status is Status.CONVERGED else found.status,
     )

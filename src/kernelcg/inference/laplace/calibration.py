@@ -128,15 +128,37 @@ def scaled(found: LatentPrediction, factors: Calibration) -> LatentPrediction:
     )
 
 
+CURVATURE = 0.242
+"""No second derivative of a probability is larger along a unit vector: φ'(1) of probit, 0.1 of logit. For classes it is
+p (1 − p) ((1 − 2p) g² − s²) with p that of the class, g the difference of the class to the mean of the others, and s²
+the variance among these, of which g² ≤ 2 and (2p − 1) g² + s² ≤ 3p − 1 for p ≥ ½, so that it is at most 0.235."""
+
+
 def probability_errors(found: LatentPrediction) -> Tensor:
     """Return (t,) how far probabilities may be off because the latent means and variances are.
 
-    E of a function between 0 and 1 changes by no more than the Gaussians do in total variation, and by no more than
-    half of what the latent values do.
+    E of a function between 0 and 1 changes by no more than the Gaussians do in total variation, where means that differ
+    by δ and covariances that differ by E, tr |E| = e, count as 0.4 ‖δ‖ / √λ and 0.25 e / λ, λ the least eigenvalue of
+    the covariance: of differences of classes, which decide. It also changes by no more than ½ max |δ_c| and, by the
+    second derivatives of a probability, than `CURVATURE` e / 2.
     """
-    C, size = found.mean.shape[1], found.least_variance.clamp_min(1.0)
-    of_two = found.solve_error * (min(C, 2) / C)  # it sums over the classes, of which a probability feels two or so
-    return 0.5 * found.mean_bound / size.sqrt() + 0.25 * (of_two / size + C * found.relative_error)
+    C, e = found.mean.shape[1], found.solve_error
+    least = (_least_of_differences(found) - e).clamp_min(1e-300)
+    of_mean = torch.clamp(0.4 * C**0.5 / least.sqrt(), max=0.5) * found.mean_bound
+    of_covariance = torch.clamp(0.25 / least, max=0.5 * CURVATURE) * e
+    return of_mean + of_covariance + 0.25 * C * found.relative_error
+
+
+def _least_of_differences(found: LatentPrediction) -> Tensor:
+    """Return (t,) the least eigenvalue of the covariance of a latent value, or of those of the classes but for 1."""
+    covariance = found.covariance
+    if covariance is None:
+        raise ValueError("this prediction was made without covariances: ask for them")
+    C = covariance.shape[1]
+    if C == 1:
+        return covariance[:, 0, 0]
+    centring = torch.eye(C, dtype=covariance.dtype, device=covariance.device) - 1 / C
+    return torch.linalg.eigvalsh(centring @ covariance @ centring)[:, 1]
 
 
 def left_out(posterior: LaplacePosterior, rows: Tensor, callback: Listener | None = None) -> tuple[Tensor, Tensor]:

@@ -28,6 +28,7 @@ class CriterionValue:
     gradient : (p,) in the order of ``gp.log_parameters()``
     value_error, gradient_error : standard errors over the probes, 0 in the direct method, NaN where not measured
     lower, upper : with these probes and exact solves the value lies in between; certified where finite
+    rounding : how far rounding may move the log marginal likelihood besides, in nats; 0 where it was not reckoned
     status : CONVERGED if every solve met its tolerance
     report : the record of the linear solve, None in the direct method
     information : (p, p) estimate of the negative Hessian, positive semi-definite; None where there is none
@@ -42,6 +43,7 @@ class CriterionValue:
     status: Status
     report: SolveReport | None = None
     information: Tensor | None = None
+    rounding: float = 0.0
 
     @property
     def needed_a_factor(self) -> bool:
