@@ -17,11 +17,11 @@ from kernelcg.planning.workload import Options, Resources, Workload
 
 # evaluations of the criterion
 
-PART_EVALUATIONS, EXACT_EVALUATIONS, ESTIMATED_EVALUATIONS = (6.0, 0.5), (5.0, 0.8), (4.0, 0.3)
+PART_EVALUATIONS, EXACT_EVALUATIONS, ESTIMATED_EVALUATIONS = (9.0, 0.25), (8.0, 0.45), (4.0, 0.3)
 """Evaluations of a stage, beside so many for each hyperparameter: on a part of the rows, exact ones on all rows, and
 estimated ones on all rows, which the noise of the estimate ends earlier."""
 
-FIRST_EVALUATIONS = 4.0
+FIRST_EVALUATIONS = 2.0
 """Further ones in the first stage, which knows no curvature yet."""
 
 LITTLE_NOISE, MOST_MISLED = 0.02, 8.0
@@ -65,6 +65,9 @@ EVALUATION_OVERHEAD, ESTIMATION_OVERHEAD, PARAMETER_OVERHEAD, ITERATION_OVERHEAD
 """Seconds of Python in an exact and in an estimated evaluation, and for each hyperparameter in the step that follows;
 steps of the profile in an iteration of a block."""
 
+INFORMATION = 4e5
+"""Multiply-adds for each row in whose time an exact evaluation finds the average information, as it was measured."""
+
 FIRST_CALLS = 0.015
 """Seconds of a fit that do not depend on the data: checks, and what libraries prepare when they are first called."""
 
@@ -83,7 +86,7 @@ HALF_SPEED = 1500
 IN_PLACE_ROWS = 3000
 """Rows above which a factorisation overwrites its matrix."""
 
-MATRICES, RETURNED_LATE, LATE_ROWS, MATRICES_IN_PLACE, LAPLACE_MATRICES = 3.0, 2.6, 1300, 1.8, 5.0
+MATRICES, RETURNED_LATE, LATE_ROWS, MATRICES_IN_PLACE, LAPLACE_MATRICES = 3.0, 1.6, 1300, 1.8, 5.0
 """Matrices of n² numbers that an exact evaluation holds at once: A, its factor and its inverse; those that it has given
 back and that the allocator still holds, and the rows from which on the allocator returns them to the system; those of a
 factorisation in place; and those of Laplace's."""
@@ -110,7 +113,7 @@ USUAL_RANK, RANK_OF_FEW_FEATURES, USUAL_NEIGHBOURS, NUMBERS_PER_NEIGHBOUR = 512,
 STORED_SHARE = 0.25
 """Part of the memory that K may take to be stored for products."""
 
-OVERHEAD_BYTES = 8_800_000
+OVERHEAD_BYTES = 9_900_000
 """What libraries allocate for themselves in a first fit: threads, buffers, code."""
 
 
@@ -161,7 +164,16 @@ class Expectations:
             inverse = N**3 / 3 / (0.9 * profile.multiply)
             factors = (NEWTON_STEPS if laplace else 1.0) * self._factor(N)
             entries = rows**2 * price.entry(profile, d)
-            return factors + inverse + entries + price.gradient(profile, rows, d, 1) + EVALUATION_OVERHEAD + step
+            information = 0.0 if laplace else INFORMATION * rows / profile.multiply
+            return (
+                factors
+                + inverse
+                + entries
+                + price.gradient(profile, rows, d, 1)
+                + EVALUATION_OVERHEAD
+                + step
+                + information
+            )
         newton = NEWTON_STEPS * self.iterations() * self._iteration(rows, self.work.values) if laplace else 0.0
         gradient = price.gradient(profile, rows, d, self._block())
         probes = BOUNDS * self._low_rank(rows, LEAST_RANK)
