@@ -12,6 +12,7 @@ from kernelcg.inference.bounds.recomputed import LongDouble
 from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF, error_of_drift
 from kernelcg.inference.gaussian.conditioning import condition, few_rows
 from kernelcg.inference.gaussian.cross_validation import diagonal_of_inverse
+from kernelcg.inference.gaussian.likelihood_by_pcg import FATAL
 from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.randomness import child, rademacher
 from kernelcg.solvers import Status
@@ -91,7 +92,8 @@ def _left_out(posterior: Posterior, probes: int, generator: Generator) -> LeaveO
     else:
         low_rank = bound if isinstance(bound, LowerBound) else LowerBound.of(posterior.A, generator)
         diagonal, sampled, status = _estimated(posterior, low_rank, probes, generator)
-        off = torch.zeros_like(diagonal)
+        broken = status in FATAL or posterior.report.status in FATAL  # rounding made A singular: nothing is known
+        off = torch.full_like(diagonal, math.inf if broken else 0.0)
     sizes = posterior.rounding.root.square() + posterior.rounding.diagonal
     of_inverse = diagonal = torch.maximum(torch.minimum(diagonal, 1 / posterior.rounding.diagonal), 1 / sizes)
     if posterior.drift_weights.X.shape[1]:
