@@ -201,6 +201,7 @@ def test_workers_with_another_version_are_refused(tmp_path):
             worker.wait()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of Dask's clients that are refused
 def test_a_cluster_with_certificates_refuses_strangers():
     from distributed import Client, LocalCluster
     from distributed.security import Security
