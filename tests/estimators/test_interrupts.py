@@ -23,6 +23,7 @@ from kernelcg import GPClassifier, GPGeneralizedRegressor, GPRegressor, KernelRi
 from kernelcg.errors import ConvergenceWarning
 from kernelcg.events import EventKind
 warnings.simplefilter("always")
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent in the background may ignore it
 rng = np.random.default_rng(0)
 X = rng.normal(size=(500, 2))
 f = np.sin(2 * X[:, 0]) + X[:, 1]
