@@ -64,11 +64,20 @@ def test_a_solve_counts_what_its_report_says(base):
     assert counted.work.columns == report.columns
 
 
-def test_an_exact_evaluation_counts_n_columns_for_its_factor(base):
+@pytest.mark.parametrize("outputs", [1, 6])
+def test_an_exact_evaluation_counts_n_columns_for_its_factor(base, outputs):
     counted = base.counting(N)
-    problem = Regression(X, X[:, :1], backend=counted)
+    problem = Regression(X, X[:, :1].repeat(1, outputs), backend=counted)
     direct_estimate(problem, GaussianProcess(KERNEL, 0.1))
-    assert counted.work.columns == 1 + 1 + N  # the entries of K, the pair a aᵀ, the inverse
+    d = X.shape[1]
+    information = min(outputs, 4) * (2 * d + 2)  # derivatives of K by d lengthscales and σ², times columns of a
+    assert counted.work.columns == 1 + outputs + N + information  # the entries of K, the pairs a aᵀ, the inverse
+
+
+def test_an_exact_evaluation_of_leave_one_out_counts_no_information(base):
+    counted = base.counting(N)
+    direct_estimate(Regression(X, X[:, :1], backend=counted), GaussianProcess(KERNEL, 0.1), "loo")
+    assert counted.work.columns == 1 + 1 + N
 
 
 def test_the_native_backend_still_does_the_work():

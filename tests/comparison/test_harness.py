@@ -272,7 +272,8 @@ def test_products_of_an_exact_run_are_n_for_each_evaluation():
     path, _, _ = harness.walked(METHODS["CHOL"], task, budget=30)
     learned = learned_by(METHODS["CHOL"], task)
     assert path[0].products == 0
-    assert path[-1].products == learned.evaluations * (N + 2)
+    information = 2 * X_test.shape[1] + 2
+    assert path[-1].products == learned.evaluations * (N + 2 + information)
     before = task.products
     harness.evaluated(METHODS["CHOL"], task, path[-1], X_test, y_test)
     assert task.products > before

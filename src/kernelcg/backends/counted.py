@@ -14,7 +14,8 @@ class CountedMatrix(KernelMatrix):
 
     A product with k columns counts k, a gradient of k pairs k, with a part of K in the proportion of its entries to
     those of the whole. Entries that are handed out count in that proportion once. An (n, n) tensor of weights, which
-    only an exact evaluation has, counts n: the n³ of its factorisation are n products of n².
+    only an exact evaluation has, counts n: the n³ of its factorisation are n products of n². Products with the matrix
+    of a related kernel, such as the slope in the average information, count like those with K.
     """
 
     base: KernelMatrix

@@ -20,7 +20,8 @@ def average_information(
     .. math:: \tfrac12 \sum_c a_c^\top\, \partial_i A\, A^{-1}\, \partial_j A\, a_c
 
     is positive semi-definite. Its mean over data from the model is the Fisher information, and for an A that is linear
-    in its parameters it is the mean of that and of the negative Hessian itself.
+    in its parameters it is the mean of that and of the negative Hessian itself. For each of the columns it takes 2d + 2
+    products with n × n matrices and a solve for p right-hand sides.
 
     Parameters
     ----------
