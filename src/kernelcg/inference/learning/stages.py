@@ -18,7 +18,7 @@ STAGE_REACH = math.log(20)
 """On a part of the data a lengthscale grows to 20 times its start at most. What a few rows call irrelevant would run
 off to where the criterion is flat, and all rows could not call it back."""
 
-EXACT_GAIN = 1e-4
+EXACT_GAIN = 1e-5
 """Gain in nats that is still worth a step of the exact method on all data. Where the criterion is flat, smaller steps
 can go on for a hundred evaluations."""
 
