@@ -1,5 +1,6 @@
 """The posterior of a Gaussian process with hundreds of binary digits; imports nothing of the package."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,10 +80,17 @@ class Process:
         try:
             ctx.prec = 128
             largest = sum(self.prior_variances()) + float(self.D.max())
-            ctx.prec = digits_for(largest, float(self.D.min()), n)
+            ctx.prec = digits_for(largest, float(self.D.min()), n) + self._digits_of_drift()
             return self._truth(Xs, left_out)
         finally:
             ctx.prec = before
+
+    def _digits_of_drift(self) -> int:
+        """Return the further binary digits that HᵀA⁻¹H takes: linear functions range over the sizes of X, squared."""
+        sizes = np.abs(self.X - self.centre)
+        if self.T.shape[1] < 2 or not sizes.any():
+            return 0
+        return 2 * math.ceil(math.log2(sizes.max()) - math.log2(sizes[sizes > 0].min()))
 
     def _truth(self, Xs: np.ndarray, left_out: np.ndarray) -> Truth:
         factor = CholeskyFactor(lower_tiles(self._tile, len(self.X)))

@@ -92,3 +92,15 @@ def test_all_truths_against_float64(drift):
         mean, covariance, _ = conditioned(one.X[others], one.Y[others], one.X[[row]])
         np.testing.assert_allclose(found.left_out_residuals[place], one.Y[row] - mean[0], rtol=1e-9)
         np.testing.assert_allclose(found.left_out_variances[place], covariance[0, 0] + 0.1, rtol=1e-9)
+
+
+def test_linear_functions_of_wide_range_have_enough_digits():
+    rng = np.random.default_rng(3)
+    scale = np.logspace(-12, 12, 6)
+    X, y, centre = rng.normal(size=(30, 6)) * scale, rng.normal(size=(30, 1)), np.zeros(6)
+    X[0] *= 1e12
+    bases = np.eye(7), np.diag([1.0, *(2.0 ** -np.round(np.log2(scale)))])  # of the same functions
+    kernel = described(kernels.RBF(scale))
+    found = [Process(kernel, X, y, np.full(30, 1e-4), centre, T).truth(X[:3] * 1.1, np.arange(2)) for T in bases]
+    np.testing.assert_allclose(found[0].covariance, found[1].covariance, rtol=1e-12)
+    np.testing.assert_allclose(found[0].left_out_variances, found[1].left_out_variances, rtol=1e-12)

@@ -8,6 +8,7 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from kernelcg.estimators.data import LARGEST
+from kernelcg.inference.bounds.product_rounding import ProductRounding
 from kernelcg.inference.bounds.rounding import Certified
 from kernelcg.inference.gaussian.drift import MeanKind
 from kernelcg.kernels import Kernel
@@ -50,13 +51,14 @@ def require_bounded_residual(R: Tensor, error: Tensor, largest: float) -> None:
         raise ValueError("its weights have larger residuals than their error bounds allow")
 
 
-def require_residual(solved: Certified, B: Tensor, A: KernelPlusDiagonal) -> None:
-    """Raise unless R = B − A X at the first rows, as far as rounding lets that be known."""
+def require_residual(solved: Certified, B: Tensor, rounded: Tensor, A: KernelPlusDiagonal) -> None:
+    """Raise unless R = B − A X at the first rows, as far as rounding lets that be known; B by up to ``rounded``."""
     some, X = slice(CHECKED_ROWS), solved.X
     product = A.K.cross(A.X[some], X) + A.diagonal[some, None] * X[some]
     root = A.kernel_diagonal().clamp_min(0).sqrt()
     size = B[some].abs() + root[some, None] * (root @ X.abs()) + A.diagonal[some, None] * X[some].abs()
-    if not bool(((B[some] - product - solved.R[some]).abs() <= CLOSE * size).all()):
+    allowed = CLOSE * size + rounded[some] + ProductRounding.of(A.K).of_cross(A.X[some], X)
+    if not bool(((B[some] - product - solved.R[some]).abs() <= allowed).all()):
         raise ValueError("its weights have other residuals than it says")
 
 

@@ -22,7 +22,7 @@ from kernelcg.estimators.file_soundness import (
 from kernelcg.estimators.record_json import as_planned, packed, unpacked
 from kernelcg.estimators.settings import chosen_backend, chosen_precision
 from kernelcg.inference.bounds.certificate import Certificate
-from kernelcg.inference.bounds.rounding import Certified, Rounding
+from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF, Certified, Rounding
 from kernelcg.inference.gaussian.drift import Drift
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.gaussian.posterior import Posterior
@@ -91,9 +91,10 @@ def unpacked_posterior(
     require_kernel(gp.kernel, problem.X)
     require_drift(problem.mean, problem.H, problem.X.shape[1])
     largest = float(A.kernel_diagonal().sum() + A.diagonal.max())
-    for solved, B in ((weights, right), (drift_weights, problem.H)):
+    rounded = 2 * (1 + b) * UNIT_ROUNDOFF * (problem.Y.abs() + problem.H.abs() @ beta.abs())  # Y − Hβ, here and there
+    for solved, B, off in ((weights, right, rounded), (drift_weights, problem.H, torch.zeros_like(problem.H))):
         require_bounded_residual(solved.R, solved.error, largest)
-        require_residual(solved, B, A)
+        require_residual(solved, B, off, A)
     solution = torch.cat([weights.X + drift_weights.X @ (beta - problem.ordinary), drift_weights.X], dim=1)
     last = tensors[f"{prefix}report.true_residual_norms"][None]
     report = unpacked(SolveReport, header["report"], tensors, f"{prefix}report", solution=solution, residual_norms=last)
