@@ -21,9 +21,6 @@ SMALLEST_STAGE = 200
 LOYALTY = 3.0
 """A stage that was given up for exact evaluations goes back to iterating only if that is so many times cheaper."""
 
-NEAR_TIE = 1.2
-"""Factorising is preferred up to so many times the cost of iterating: exact values end learning further up."""
-
 LEAST_PATIENCE = 4
 """Evaluations by iteration before they are given up for exact ones."""
 
@@ -183,8 +180,8 @@ class _Planner:
             return Method.ITERATIVE, f"factorising K takes {in_bytes(needed)}, the memory is {budget}"
         price = self.expected.learning if last else self.expected.evaluation
         exact, estimated = (price(rows, method) for method in (Method.DIRECT, Method.ITERATIVE))
-        if exact <= NEAR_TIE * estimated:
-            return Method.DIRECT, f"{what}: factorising K costs about as much as iterating or less, and is exact"
+        if exact <= estimated:
+            return Method.DIRECT, f"{what}: factorising K costs no more than iterating, and is exact"
         return Method.ITERATIVE, f"{what}: iterating takes about {in_time(estimated)}, factorising {in_time(exact)}"
 
     def patience(self, rows: int) -> int:
