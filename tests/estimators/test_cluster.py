@@ -211,10 +211,9 @@ def test_a_cluster_with_certificates_refuses_strangers():
     options = {"n_workers": 1, "processes": False, "dashboard_address": ":0", "silence_logs": "CRITICAL"}
     with LocalCluster(security=known, protocol="tls://", **options) as own:
         assert own.scheduler_address.startswith("tls://")
-        for security in (None, stranger):
-            with pytest.raises((OSError, TypeError)):
-                Client(own.scheduler_address, security=security, timeout="2s", set_as_default=False)
-        with pytest.raises(ValueError, match="cannot be reached"):
+        with pytest.raises(OSError):
+            Client(own.scheduler_address, security=stranger, timeout="2s", set_as_default=False)
+        with pytest.raises(ValueError, match="asks for certificates, and Dask's configuration names none"):
             regressor(own.scheduler_address).fit(*data(20))
         with Client(own.scheduler_address, security=known, set_as_default=False) as client:
             X, y = data()

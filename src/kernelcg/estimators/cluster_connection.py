@@ -57,14 +57,19 @@ def connected(cluster: Any, workers: int | None) -> Iterator["Client | None"]:
 
 def _client_at(address: str) -> "Client":
     from distributed import Client
+    from distributed.security import Security
 
+    own = Security()  # as Dask's configuration says
+    if address.startswith("tls://") and own.get_connection_args("client").get("ssl_context") is None:
+        # a client that is made all the same fails, too, but holds up the end of Python for a minute
+        raise ValueError(
+            f"cluster={address!r} asks for certificates, and Dask's configuration names none: give "
+            "cluster=distributed.Client(address, security=distributed.Security(...))"
+        )
     try:
         client = Client(address, set_as_default=False)
-    except (OSError, ValueError, TypeError) as error:  # TypeError: the address asks for certificates
-        raise ValueError(
-            f"cluster={address!r} cannot be reached: {error}; start a scheduler there, or where it asks for "
-            "certificates make a distributed.Client with them"
-        ) from error
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cluster={address!r} cannot be reached: {error}; start a scheduler there") from error
     atexit.register(_close, weakref.ref(client))  # with the last model that uses it, or when Python ends
     return client
 
