@@ -35,13 +35,10 @@ def judged(seed: int, most: int = MOST_ROWS) -> Outcome:
     first = n if rng.random() < 0.7 else int(rng.integers(1, n + 1))
     story.append("" if first == n else f"{n - first} rows by update")
     outcome = Outcome("batches", seed, ", ".join(story))
-    try:
-        with outcome.watching("fit") as flags:
-            model = _fitted(GPRegressor(**options), made, first)
-    except (ValueError, TypeError) as error:
-        outcome.refuse(error)
+    done = outcome.fit(lambda: _fitted(GPRegressor(**options), made, first))
+    if done is None:
         return outcome
-    flagged = not outcome.verdict(model.certificate_) or bool(flags)
+    model, flagged = done
     far = _far_rows(rng, made.X)
     made.X_new = np.concatenate([made.X_new, far])
     found = truths(model, made, np.zeros(0, int))

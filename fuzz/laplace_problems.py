@@ -181,13 +181,10 @@ def judged(seed: int, most: int = MOST_ROWS) -> Outcome:
     """Fit the problem of a seed, ask everything, and compare with the truth."""
     case = problem(seed, most)
     outcome = Outcome("laplace", seed, case.story)
-    try:
-        with outcome.watching("fit") as fit_flags:
-            model = case.fitted()
-    except (ValueError, TypeError) as error:
-        outcome.refuse(error)
+    done = outcome.fit(case.fitted)
+    if done is None:
         return outcome
-    flagged = not outcome.verdict(model.certificate_) or bool(fit_flags)
+    model, flagged = done
     exact = truth(model, case)
     if exact is None or not exact.is_maximum:
         with outcome.watching("latent std") as own:

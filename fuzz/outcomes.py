@@ -3,8 +3,9 @@
 import contextlib
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 LEARNING = ("learning ended", "nothing was learned", "while learning", "ended at", "ended on", "at a bound")
 """Words of warnings about learned hyperparameters, which say nothing about the numbers at those hyperparameters."""
@@ -79,6 +80,16 @@ class Outcome:
             self.failures.append(f"crash: {type(error).__name__}: {error}")
         else:
             self.refused = str(error)
+
+    def fit(self, fitted: Callable[[], Any]) -> tuple[Any, bool] | None:
+        """Return the model and whether the fit or its certificate was flagged; None if the library declines."""
+        try:
+            with self.watching("fit") as flags:
+                model = fitted()
+        except (ValueError, TypeError) as error:
+            self.refuse(error)
+            return None
+        return model, not self.verdict(model.certificate_) or bool(flags)
 
     def check(self, call: str, off: float, allowed: float, *, flagged: bool) -> None:
         """Record a failure if an answer is off by more than allowed, or is no number, and nothing was flagged."""

@@ -103,13 +103,10 @@ def judged(seed: int, most: int = MOST_ROWS) -> Outcome:
     """Fit the problem of a seed, ask everything, and compare with the truth."""
     case = problem(seed, most)
     outcome = Outcome("regression", seed, case.story)
-    try:
-        with outcome.watching("fit") as fit_flags:
-            model = case.fitted()
-    except (ValueError, TypeError) as error:
-        outcome.refuse(error)
+    done = outcome.fit(case.fitted)
+    if done is None:
         return outcome
-    flagged = not outcome.verdict(model.certificate_) or bool(fit_flags)
+    model, flagged = done
     found = truths(model, case.data, case.left_out)
     judge_predictions(outcome, model, case.data, found, flagged, float(case.options["rtol"]))
     judge_likelihood(outcome, model, found, flagged)

@@ -36,13 +36,10 @@ def judged(seed: int, most: int = MOST_ROWS) -> Outcome:
     options["kernel"] = named or kernel(rng, made.X, story, kernels)
     weights = 10.0 ** rng.uniform(-3, 3, n) if selection is None and rng.random() < 0.2 else None
     outcome = Outcome("ridge", seed, ", ".join([*story, *(["weights"] if weights is not None else [])]))
-    try:
-        with outcome.watching("fit") as flags:
-            model = KernelRidge(**options).fit(made.X, made.y, weights)
-    except (ValueError, TypeError) as error:
-        outcome.refuse(error)
+    done = outcome.fit(lambda: KernelRidge(**options).fit(made.X, made.y, weights))
+    if done is None:
         return outcome
-    flagged = not outcome.verdict(model.certificate_) or bool(flags)
+    model, flagged = done
     with outcome.watching("predict") as own:
         found = model.predict(made.X_new).reshape(len(made.X_new), -1)
     _judge(outcome, model, _process(model, made.X, made.y, weights), found, made.X_new, flagged or bool(own))
