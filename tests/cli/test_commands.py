@@ -173,6 +173,15 @@ def test_a_kernel_system_is_solved(tmp_path):
     squared = np.square(X[:, None] - X[None]).sum(-1)
     expected = np.linalg.solve(np.exp(-squared / 2) + 0.1 * np.eye(200), b)
     np.testing.assert_allclose(np.load(tmp_path / "a.npy"), expected, rtol=1e-6, atol=1e-7)
+    again = kernelcg("solve", tmp_path / "X.npy", tmp_path / "b.npy", "-o", tmp_path / "a.npy", "--force", "--json")
+    assert json.loads(again.stdout)["status"] == "CONVERGED"
+
+
+def test_a_comparison_is_a_table_for_machines(tmp_path):
+    houses(60).to_csv(tmp_path / "few.csv", index=False)
+    done = kernelcg("compare", tmp_path / "few.csv", "-t", "price", "--budget", "0.2", "--json")
+    assert done.returncode == 0, done.stderr
+    assert {"kernelcg", "CHOL"} <= {row["method"] for row in json.loads(done.stdout)}
 
 
 def test_a_killed_fit_goes_on_to_the_same_numbers(folder, tmp_path):

@@ -214,23 +214,16 @@ def compare(
     delimiter: Delimiter = None,
     encoding: Encoding = None,
     force: Force = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare kernelcg with Cholesky, CG, the paper's PCG, FITC, PITC and VAR on a table."""
     with _explained():
-        from kernelcg import compare as compare_methods
-        from kernelcg.cli.fitting import prepared_table
-        from kernelcg.tables.task import Task
+        from kernelcg.cli.fitting import run_compare
 
         _require_new(out, force)
-        prepared = prepared_table(
-            TableOptions(data, target, task=task, seed=seed, delimiter=delimiter, encoding=encoding)
-        )
-        kind = "classification" if prepared.target.task is Task.CLASSIFICATION else "regression"
-        found = compare_methods(prepared.X, prepared.y, task=kind, budget=budget, seed=seed)
-        print(found)
-        if out is not None:
-            found.plot(out)
-            print(f"drawn        {out}")
+        table = TableOptions(data, target, task=task, seed=seed, delimiter=delimiter, encoding=encoding)
+        run_compare(table, budget=budget, out=out, quiet=quiet or as_json, as_json=as_json)
 
 
 @app.command(epilog="Example: kernelcg solve X.npy b.npy --kernel rbf --lengthscale 0.5 --noise 0.1 --out a.npy")
@@ -245,13 +238,14 @@ def solve(
     rtol: Annotated[float, typer.Option(help="Relative residual of every column.")] = 1e-8,
     preconditioner: Annotated[str, typer.Option(help="auto, or the name of a recipe.")] = "auto",
     force: Force = False,
+    as_json: AsJson = False,
 ) -> None:
     """Solve (K + noise I) x = b for a kernel matrix K that is never stored."""
     with _explained():
         from kernelcg.cli.fitting import run_solve
 
         _require_new(out, force)
-        code = run_solve(X, b, out, kernel, lengthscale, variance, noise, rtol, preconditioner)
+        code = run_solve(X, b, out, kernel, lengthscale, variance, noise, rtol, preconditioner, as_json=as_json)
     raise typer.Exit(code)
 
 

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from kernelcg.planning.plan import in_bytes
 from kernelcg.tables.fitting import Fitted, Prepared, fit_table, prepare
 from kernelcg.tables.model import TableModel, load_table_model
 from kernelcg.tables.reading import Table, TableError, memory_to_read, read_table
-from kernelcg.tables.task import task_named
+from kernelcg.tables.task import Task, task_named
 
 PREDICTIONS = (".csv", ".gz", ".txt", ".parquet", ".pq")
 """Endings of files of predictions."""
@@ -219,6 +220,29 @@ def run_report(path: Path, page: Path) -> None:
     words.show(words.line("saved", str(page)))
 
 
+def run_compare(options: TableOptions, *, budget: float, out: Path | None, quiet: bool, as_json: bool) -> None:
+    """Compare methods on a table, say how they did, and draw it."""
+    from kernelcg.comparison import compare
+
+    prepared = prepared_table(options, quiet=quiet)
+    kind = "classification" if prepared.target.task is Task.CLASSIFICATION else "regression"
+    with shown(Console(stderr=True), "comparing", quiet=quiet) as progress:
+        found = compare(prepared.X, prepared.y, task=kind, budget=budget, seed=options.seed, callback=progress)
+    print(json.dumps(_plain(found.table())) if as_json else found)
+    if out is not None:
+        found.plot(out)
+        if not as_json:
+            print(words.line("drawn", str(out)))
+
+
+def _plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows in which numbers that are not known are null, since JSON has no NaN."""
+    return [
+        {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in row.items()}
+        for row in rows
+    ]
+
+
 def run_solve(
     X: Path,
     b: Path,
@@ -229,6 +253,8 @@ def run_solve(
     noise: float,
     rtol: float,
     recipe: str,
+    *,
+    as_json: bool = False,
 ) -> int:
     """Solve a kernel system from files, say how it went, and return the code to end with."""
     from kernelcg import kernels, planning
@@ -249,8 +275,11 @@ def run_solve(
     stream = io.BytesIO()
     np.save(stream, report.solution.cpu().numpy().reshape(right.shape))
     replace_file(out, stream.getvalue())
-    print(report)
-    print(words.line("saved", str(out)))
+    if as_json:
+        residual, steps = float(report.relative_residuals.max()), int(report.iterations.max())
+        print(json.dumps({"status": report.status.name, "relative_residual": residual, "iterations": steps}))
+    else:
+        print(f"{report}\n{words.line('saved', str(out))}")
     return CERTIFIED if report.status is Status.CONVERGED else NOT_CERTIFIED
 
 

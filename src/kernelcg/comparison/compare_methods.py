@@ -44,6 +44,8 @@ class Comparison:
     task : "regression" (error is the RMSE in units of the training sd of y) or "classification" (share of wrong labels)
     runs : by method, one for each split
     preconditioners : solves of the system that the best exact method ends with, the quickest first
+    rows, features : of the training data
+    budget : seconds of training for each method and split
     """
 
     task: str
@@ -150,13 +152,24 @@ class Comparison:
 
 @dataclass(frozen=True)
 class MethodRun:
-    """The end of one run of a comparison."""
+    """The end of one run of a comparison.
+
+    Attributes
+    ----------
+    method : its name
+    split, splits : the split of the rows on which it ran, counted from 1, and how many there are
+    status : how it ended
+    steps : steps of learning
+    number, runs : how many runs have ended, this one included, and how many there will be
+    """
 
     method: str
     split: int
     splits: int
     status: str
     steps: int
+    number: int
+    runs: int
 
     def __str__(self) -> str:
         return f"{self.method}, split {self.split} of {self.splits}: {self.status}, {self.steps} steps"
@@ -192,6 +205,11 @@ def compare(
     preconditioners : whether to solve one system with every preconditioner
     callback : told of every event of learning and, with a `MethodRun`, of the end of every run; where it returns True,
         learning by this method ends and the next one begins
+    device : "cpu", "cuda" or "auto"
+
+    Returns
+    -------
+    Comparison : what every method came to; print it or draw it by its method ``plot``
 
     Examples
     --------
@@ -222,7 +240,8 @@ def compare(
             X_test, y_test = (torch.from_numpy(part).to(where) for part in (split.X_test, split.y_test))
             one = run(METHODS[name], job, X_test, y_test, budget=budget, seed=seed, points=points, callback=heard)
             runs.setdefault(name, []).append(one)
-            ended = MethodRun(name, number + 1, folds, one.status, max(len(one.path) - 1, 0))
+            steps, counted = max(len(one.path) - 1, 0), sum(map(len, runs.values()))
+            ended = MethodRun(name, number + 1, folds, one.status, steps, counted, folds * len(methods))
             tell(heard, EventKind.METHOD, ended, began)
     kept = {name: tuple(found) for name, found in runs.items()}
     found = Comparison(data.task, len(divided[0].X), data.X.shape[1], budget, kept)
