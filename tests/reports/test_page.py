@@ -11,8 +11,10 @@ import pandas as pd
 import pytest
 
 from kernelcg.plots import save_picture
+from kernelcg.plots.judging import reliability
 from kernelcg.reports.page import page_of
-from kernelcg.reports.pictures import _typical, pictures
+from kernelcg.reports.pictures import _average, _codes, _typical, pictures
+from kernelcg.reports.slices import slice_at
 from kernelcg.tables import Table, fit_table
 from kernelcg.tables.fitting import prepare
 from kernelcg.tables.houses import houses
@@ -68,10 +70,11 @@ def test_a_class_report_has_its_confusion():
     frame["dear"] = np.where(frame.price > frame.price.median(), "yes", "no")
     model = fit_table(prepare(Table(frame.drop(columns="price"), "t"), "dear")).model
     titles = [picture.title for picture in pictures(model)]
-    assert "Classes of rows held out" in titles
+    assert {"Classes of rows held out", "Reliability"} <= set(titles)
     (boundary,) = [picture for picture in pictures(model) if picture.title.startswith("Classes over")]
     drawn = boundary.chart.to_dict()
-    cells = next(iter(drawn["datasets"].values()))
+    cells, dots = (drawn["datasets"][layer["data"]["name"]] for layer in drawn["layer"])
+    assert {dot["class"] for dot in dots} == {"yes", "no"}
     assert {cell["class"] for cell in cells} == {"yes", "no"}
     assert all(0.5 <= cell["probability"] <= 1 for cell in cells)
     assert "Predicted against observed" not in titles
@@ -133,3 +136,88 @@ def test_the_typical_house_is_of_the_commonest_kind(regression):
         features = regression.encoding.groups()[name]
         expected = np.eye(len(features))[X[:, features].sum(0).argmax()]
         np.testing.assert_array_equal(_typical(regression, X)[features], expected)
+
+
+def table_of(values, **options):
+    """Return a model of one column that is predicted from two random ones."""
+    X = np.random.default_rng(0).uniform(0, 4, (len(values), 2))
+    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": values})
+    return fit_table(prepare(Table(frame, "t"), "y", options=options), hold_out=False).model, X
+
+
+def test_a_slice_of_numbers_is_the_mean_within_both_bands(regression):
+    points = regression.estimator.posterior_.problem.X.numpy()[:7]
+    found = slice_at(regression, points)
+    np.testing.assert_allclose(found.level, regression.estimator.predict(points))
+    assert (found.exact[0] <= found.level).all()
+    assert (found.level <= found.exact[1]).all()
+    widths = [high - low for low, high in (found.exact, found.credible)]
+    assert (widths[0] > 0).all()
+    assert (widths[0] < 1e-3 * widths[1]).all()
+
+
+@pytest.mark.parametrize("weight", [None, "balanced"])
+def test_a_slice_of_two_classes_is_their_probability_within_both_bands(weight):
+    X = np.random.default_rng(0).uniform(0, 4, (90, 2))
+    model, _ = table_of(np.where(X.sum(1) > 5, "yes", "no"), class_weight=weight)
+    found = slice_at(model, X[:9])
+    np.testing.assert_allclose(found.level, model.estimator.predict_proba(X[:9])[:, 1], atol=1e-9)
+    for low, high in (found.exact, found.credible):
+        assert ((low <= found.level) & (found.level <= high)).all()
+        assert ((low >= 0) & (high <= 1)).all()
+
+
+def test_a_slice_of_counts_is_their_median_rate():
+    X = np.random.default_rng(0).uniform(0, 4, (90, 2))
+    model, _ = table_of(np.random.default_rng(1).poisson(np.exp(X[:, 0] / 2)))
+    found = slice_at(model, X[:9])
+    np.testing.assert_allclose(found.level, np.exp(model.estimator.latent(X[:9])))
+    assert ((found.exact[0] < found.level) & (found.level < found.exact[1])).all()
+
+
+@pytest.mark.parametrize(
+    ("values", "likelihood"),
+    [(["no", "yes"], "auto"), (["a", "b", "c"], "softmax"), (["a", "b", "c"], "logit")],
+)
+def test_the_classes_of_the_rows_are_known_to_the_picture(values, likelihood):
+    labels = np.random.default_rng(2).choice(values, 60)
+    model, _ = table_of(labels, likelihood=likelihood, max_iter=1)
+    assert (model.estimator.classes_[_codes(model)] == labels).all()
+
+
+def test_the_partial_dependence_averages_over_the_rows(regression):
+    X = regression.estimator.posterior_.problem.X.numpy()
+    feature = regression.encoding.groups()["area"][0]
+    moved = X[np.linspace(0, len(X) - 1, 100).astype(int)].copy()
+    moved[:, feature] = 80.0
+    np.testing.assert_allclose(
+        _average(regression, X, feature, np.array([50.0, 80.0]))[1], regression.estimator.predict(moved).mean()
+    )
+
+
+def test_reliability_is_the_share_of_right_rows_by_probability():
+    drawn = reliability([0.61, 0.69, 0.95, 1.0], [True, False, True, True]).to_dict()
+    (dots,) = [found for found in drawn["datasets"].values() if "right" in found[0]]
+    assert [(dot["right"], dot["rows"]) for dot in dots] == [(0.5, 2), (1.0, 2)]
+    np.testing.assert_allclose([dot["promised"] for dot in dots], [0.65, 0.975])
+
+
+def test_a_report_of_counts_has_its_calibration():
+    frame = houses(120).drop(columns="price")
+    frame["visits"] = np.random.default_rng(0).poisson(3, 120)
+    model = fit_table(prepare(Table(frame, "t"), "visits")).model
+    assert 0.5 <= model.facts["scores"]["coverage"] <= 1
+    assert "Calibration" in [picture.title for picture in pictures(model)]
+
+
+def test_the_page_summarises_the_data(regression):
+    frame = houses(120)
+    page = page_of(regression)
+    assert f"from {frame.price.min():.4g} to {frame.price.max():.4g}, median {frame.price.median():.4g}" in page
+    assert f"from {frame.area.min():.4g} to {frame.area.max():.4g}, median {frame.area.median():.4g}" in page
+
+
+def test_dates_are_summarised_as_dates():
+    frame = pd.DataFrame({"day": pd.date_range("2024-02-28", periods=40), "y": np.sin(np.arange(40) / 5.0)})
+    model = fit_table(prepare(Table(frame, "t"), "y", options={"method": "direct", "max_iter": 1})).model
+    assert "from 2024-02-28 to 2024-04-07" in page_of(model)

@@ -5,19 +5,15 @@ and SVG without a browser. That is why Altair was chosen: Plotly's PNG files nee
 matplotlib's pictures are not interactive.
 """
 
-from kernelcg.plots.charts import (
-    boundaries,
+from kernelcg.plots.computing import convergence, learning_curve, save_picture
+from kernelcg.plots.functions import boundaries, dependence, map_of, relevance
+from kernelcg.plots.judging import (
     calibration,
     confusion,
-    convergence,
-    dependence,
-    learning_curve,
-    map_of,
     predicted_against_observed,
     probability_integral,
-    relevance,
+    reliability,
     residuals,
-    save_picture,
     surprises,
 )
 
@@ -32,6 +28,7 @@ __all__ = [
     "predicted_against_observed",
     "probability_integral",
     "relevance",
+    "reliability",
     "residuals",
     "save_picture",
     "surprises",

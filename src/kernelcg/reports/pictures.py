@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,11 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from kernelcg import plots
-from kernelcg.plots.charts import LEVELS
+from kernelcg.plots.judging import LEVELS
+from kernelcg.reports.slices import Slice, level_at, slice_at
 from kernelcg.tables.columns import Kind
 from kernelcg.tables.model import TableModel
+from kernelcg.tables.scores import COVERAGES
 from kernelcg.tables.task import Task
 
 Floats = NDArray[np.float64]
@@ -22,6 +23,12 @@ CURVES = 4
 
 GRID = 60
 """Points of a curve."""
+
+AVERAGED = 100
+"""Rows over which predictions are averaged for a partial dependence."""
+
+DOTS = 300
+"""Rows that a picture of classes shows."""
 
 OTHERS = "The other columns are at their medians or commonest categories"
 
@@ -70,6 +77,13 @@ def _of_held_out(model: TableModel) -> Iterator[Picture]:
             "Rows that were not learned from, by their class and the most probable one.",
             plots.confusion(held["observed"], held["predicted"]),
         )
+        if "certainty" in held:
+            right = [one == other for one, other in zip(held["observed"], held["predicted"], strict=True)]
+            yield Picture(
+                "Reliability",
+                "Of rows whose class has probability p, a share of p should be of that class.",
+                plots.reliability(held["certainty"], right),
+            )
         return
     y, mean, std = (np.array(held[name], dtype=float) for name in ("observed", "mean", "std"))
     yield Picture(
@@ -88,6 +102,12 @@ def _of_held_out(model: TableModel) -> Iterator[Picture]:
             "Places in the predictive distribution",
             "Level bars mean that the uncertainties are right; a hill means too cautious, a valley too sure.",
             plots.probability_integral(places),
+        )
+    elif held.get("covered"):
+        yield Picture(
+            "Calibration",
+            "Intervals that promise p should hold at least p of the rows: counts are whole, so that some hold more.",
+            plots.calibration(COVERAGES, held["covered"]),
         )
 
 
@@ -117,7 +137,7 @@ def _of_learning(model: TableModel) -> Iterator[Picture]:
 
 def _along_columns(model: TableModel, shares: dict[str, float]) -> Iterator[Picture]:
     """Yield curves along the numeric columns that matter most, and a map over two of them."""
-    groups, X = model.encoding.groups(), _inputs(model)
+    groups, X = model.encoding.groups(), inputs_of(model)
     numeric = [column.name for column in model.encoding.columns if column.kind in (Kind.NUMBER, Kind.DATE)]
     chosen = sorted(numeric, key=lambda name: -shares.get(name, 0.0))[:CURVES]
     typical = _typical(model, X)
@@ -126,14 +146,33 @@ def _along_columns(model: TableModel, shares: dict[str, float]) -> Iterator[Pict
         grid = _range(X[:, feature], GRID)
         points = np.tile(typical, (GRID, 1))
         points[:, feature] = grid
-        mean, lower, upper, label = _band(model, points)
-        yield Picture(
-            f"Along {name}",
-            f"{OTHERS}; the band holds the function with probability 95 %.",
-            plots.dependence(grid, mean, lower, upper, name, label),
+        found, average = slice_at(model, points), _average(model, X, feature, grid)
+        chart = plots.dependence(
+            grid, found.level, found.credible, [name, found.label], exact=found.exact, average=average
         )
+        yield Picture(f"Along {name}", f"{OTHERS}; {_what_bands_say(found)}.", chart)
     if len(chosen) >= 2:
         yield _map(model, X, typical, chosen[:2], [groups[name][0] for name in chosen[:2]])
+
+
+def _average(model: TableModel, X: Floats, feature: int, grid: Floats) -> Floats:
+    """Return the partial dependence: predictions with a feature set to each value, averaged over some of the rows."""
+    rows = X[np.linspace(0, len(X) - 1, min(AVERAGED, len(X))).astype(int)]
+    points = np.repeat(rows[None], len(grid), axis=0)
+    points[:, :, feature] = grid[:, None]
+    levels, _ = level_at(model, points.reshape(-1, X.shape[1]))
+    average: Floats = levels.reshape(len(grid), len(rows)).mean(axis=1)
+    return average
+
+
+def _what_bands_say(found: Slice) -> str:
+    """Say what the bands of a curve mean, and how wide that of the numerical error is."""
+    credible = "the blue band holds the function with probability 95 %"
+    average = "the dashed line averages over the rows as they are"
+    if found.exact is None:
+        return average
+    off = max(float(np.abs(end - found.level).max()) for end in found.exact)
+    return f"{credible}, {average}; the numbers are exact to {off:.1g} (red, where it is wider than the line)"
 
 
 def _map(model: TableModel, X: Floats, typical: Floats, names: list[str], features: list[int]) -> Picture:
@@ -145,15 +184,39 @@ def _map(model: TableModel, X: Floats, typical: Floats, names: list[str], featur
         P = model.estimator.predict_proba(points)
         return Picture(
             f"Classes over {names[0]} and {names[1]}",
-            f"The most probable class over the two numeric columns that matter most, paler where in doubt. {OTHERS}.",
-            plots.boundaries(x, y, [str(label) for label in model.estimator.classes_[P.argmax(1)]], P.max(1), names),
+            f"The most probable class, paler where in doubt, and rows of the table as dots. {OTHERS}.",
+            plots.boundaries(x, y, _named(model, P.argmax(1)), P.max(1), names, rows=_dots(model, X, features)),
         )
-    values, label = _level(model, points)
+    values, label = level_at(model, points)
     return Picture(
         f"{names[0]} and {names[1]}",
         f"Predictions over the two numeric columns that matter most. {OTHERS}.",
         plots.map_of(x, y, values, [*names, label]),
     )
+
+
+def _named(model: TableModel, codes: NDArray[np.int64]) -> list[str]:
+    return [str(label) for label in model.estimator.classes_[codes]]
+
+
+def _dots(model: TableModel, X: Floats, features: list[int]) -> tuple[Floats, Floats, list[str]]:
+    """Return two features and the classes of some rows that lie within what is drawn."""
+    ends = [_range(X[:, one], 2) for one in features]
+    inside = [(X[:, one] >= low) & (X[:, one] <= high) for one, (low, high) in zip(features, ends, strict=True)]
+    rows = np.flatnonzero(np.logical_and(*inside))
+    rows = rows[:: -(-len(rows) // DOTS) or 1]
+    return X[rows, features[0]], X[rows, features[1]], _named(model, _codes(model)[rows])
+
+
+def _codes(model: TableModel) -> NDArray[np.int64]:
+    """Return the numbers of the classes of the rows that a classifier was fitted to."""
+    estimator = model.estimator
+    if isinstance(estimator.certificate_, tuple):  # one model for each class against the rest
+        each = [one.posterior_.problem.y.cpu().numpy() for one in estimator.estimators_]
+        return np.stack(each).argmax(axis=0)
+    problem = estimator.posterior_.problem
+    codes: NDArray[np.int64] = (problem.y if problem.classes > 1 else (problem.y > 0).long()).cpu().numpy()
+    return codes
 
 
 def _typical(model: TableModel, X: Floats) -> Floats:
@@ -173,28 +236,9 @@ def _range(values: Floats, count: int) -> Floats:
     return np.linspace(float(low), float(high), count)
 
 
-def _inputs(model: TableModel) -> Floats:
+def inputs_of(model: TableModel) -> Floats:
+    """Return the (n, d) encoded rows that a model was conditioned on."""
     estimator = model.estimator
     source = estimator.estimators_[0] if isinstance(estimator.certificate_, tuple) else estimator
     inputs: Floats = source.posterior_.problem.X.cpu().numpy()
     return inputs
-
-
-def _level(model: TableModel, points: Floats) -> tuple[Floats, str]:
-    """Return what is drawn of a prediction, and its name: for classes the probability of the last one."""
-    if model.task is Task.CLASSIFICATION:
-        return model.estimator.predict_proba(points)[:, -1], f"P({model.estimator.classes_[-1]})"
-    return model.estimator.predict(points), model.target
-
-
-def _band(model: TableModel, points: Floats) -> tuple[Floats, Floats, Floats, str]:
-    """Return a curve with its 95 % band: of the function, without noise."""
-    z = NormalDist().inv_cdf(0.975)
-    if model.task is Task.REGRESSION:
-        mean, std = model.estimator.predict(points, return_std=True, include_noise=False)
-        return mean, mean - z * std, mean + z * std, model.target
-    level, label = _level(model, points)
-    if model.task is Task.COUNTS:
-        mean, std = model.estimator.latent(points, return_std=True)
-        return np.exp(mean), np.exp(mean - z * std), np.exp(mean + z * std), f"{label} (median rate)"
-    return level, level, level, label

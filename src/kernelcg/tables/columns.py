@@ -101,7 +101,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Encoding:
-    """How the columns of a table become the features of a model, in the order of the columns."""
+    """How the columns of a table become the features of a model, in the order of the columns.
+
+    Attributes
+    ----------
+    columns : of the table, without the target
+    """
 
     columns: tuple[Column, ...]
 

@@ -23,6 +23,10 @@ FEWEST_ROWS = 20
 """Rows below which none is held out."""
 
 HELD_OUT = 0.1
+"""Share of the rows that is held out."""
+
+MOST_LABELS = 6
+"""Classes whose frequency is said."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +49,16 @@ class Prepared:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A model of a table, the rows it was fitted to, and which of them were held out while it was learned."""
+    """A model of a table, and how it was fitted.
+
+    Attributes
+    ----------
+    model : the model, conditioned on all rows
+    prepared : the rows that it was fitted to
+    held_out : numbers of the rows that were held out while it was learned
+    warnings : what was warned of
+    interrupted : whether the user ended learning by Ctrl-C
+    """
 
     model: TableModel
     prepared: Prepared
@@ -107,9 +120,24 @@ def fit_table(
 
     Parameters
     ----------
+    prepared : what `kernelcg.tables.fitting.prepare` made of a table
+    seed : by which rows are held out
     hold_out : whether a tenth of the rows is kept from learning; a model that was learned from the other rows is
         scored on them, and then conditioned on all rows with the same hyperparameters
     callback, resume : as in `GPRegressor.fit`
+
+    Returns
+    -------
+    Fitted : the model, and which rows were held out
+
+    Examples
+    --------
+    >>> from kernelcg.tables import Table, fit_table
+    >>> from kernelcg.tables.fitting import prepare
+    >>> from kernelcg.tables.houses import houses
+    >>> fitted = fit_table(prepare(Table(houses(60), "houses.csv"), "price"))
+    >>> fitted.model.facts["scores"]["r2"] > 0.8
+    True
     """
     X, y, task = prepared.X, prepared.y, prepared.target.task
     held = _held_out(y, task, seed) if hold_out and len(X) >= FEWEST_ROWS else np.zeros(len(X), dtype=bool)
@@ -134,12 +162,23 @@ def fit_table(
         "rows": len(X),
         "notes": list(prepared.notes),
         "reason": prepared.target.reason,
+        "target_summary": _summary(y, task),
         **kept,
         "relevance": relevance,
         "warnings": list(words),
     }
     whole = TableModel(model, prepared.encoding, prepared.target.name, task, facts)
     return Fitted(whole, prepared, np.flatnonzero(held), words, interrupted)
+
+
+def _summary(y: Any, task: Task) -> str:
+    """Say what a target holds: its range, or how frequent its classes are."""
+    if task is not Task.CLASSIFICATION:
+        return f"from {np.min(y):.4g} to {np.max(y):.4g}, median {np.median(y):.4g}"
+    labels, counts = np.unique(y, return_counts=True)
+    order = np.argsort(-counts)[:MOST_LABELS]
+    shown = ", ".join(f"{labels[i]} {counts[i] / len(y):.1%}" for i in order)
+    return shown + (", …" if len(labels) > MOST_LABELS else "")
 
 
 def _held_out(y: Any, task: Task, seed: int) -> NDArray[np.bool_]:

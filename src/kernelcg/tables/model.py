@@ -29,6 +29,9 @@ class TableModel:
     ----------
     estimator : fitted to the encoded columns
     facts : plain values: the source, notes, scores on rows held out, relevance of the columns, warnings
+    encoding : how columns become features
+    target : the column that is predicted
+    task : regression, classification or counts
     """
 
     estimator: Any
@@ -94,9 +97,27 @@ class TableModel:
 def load_table_model(path: str | os.PathLike[str]) -> TableModel:
     """Return the model in a file that `TableModel.save` has written. Nothing in the file is run.
 
+    Parameters
+    ----------
+    path : the file
+
     Raises
     ------
     ModelFileError : if the file is not one of kernelcg, is damaged, or holds no columns
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from kernelcg.tables import Table, fit_table, load_table_model
+    >>> from kernelcg.tables.fitting import prepare
+    >>> from kernelcg.tables.houses import houses
+    >>> model = fit_table(prepare(Table(houses(60), "houses.csv"), "price"), hold_out=False).model
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model.save(Path(folder) / "houses.kcg")
+    ...     again = load_table_model(Path(folder) / "houses.kcg")
+    >>> again.predict(houses(3)).columns.tolist()
+    ['price', 'std', 'lower', 'upper']
     """
     attached = read(path).header.get("attached")
     name = os.fspath(path)

@@ -39,7 +39,14 @@ class TableError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table as it was read: its columns, the name of its source, and what was decided in reading it."""
+    """A table as it was read.
+
+    Attributes
+    ----------
+    frame : its columns
+    name : of its source
+    notes : what was decided in reading it
+    """
 
     frame: pd.DataFrame
     name: str
@@ -61,6 +68,12 @@ def read_table(path: str | os.PathLike[str], *, delimiter: str | None = None, en
     CSV and other delimited text (delimiter, encoding and decimal comma are told from the text unless given), Parquet,
     Feather, ``.npy`` (columns x0, x1, …) and ``.npz`` (one array a column, or a matrix that gives several); text and
     NumPy files may be compressed by gzip.
+
+    Parameters
+    ----------
+    path : the file, or "-"
+    delimiter : of a text file; None means that it is told from the text
+    encoding : of a text file; None means UTF-8 or, if it is not that, Western European
 
     Raises
     ------

@@ -15,6 +15,12 @@ Floats = NDArray[np.float64]
 MOST_KEPT = 1000
 """Predictions that are kept with a model for its report."""
 
+COVERAGES = (0.2, 0.4, 0.6, 0.8, 0.95)
+"""Probabilities of the intervals by which predictions of counts are judged."""
+
+MOST_INTERVALS = 300
+"""Rows at which intervals of counts are computed: each needs a search by quadrature."""
+
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
@@ -25,6 +31,8 @@ class HeldOut:
     predicted : means, or the most probable classes
     std : standard deviations of new observations; none of classes
     log_densities : log p(y | x) of what was observed
+    certainty : probability of the most probable class; none of numbers
+    covered : share of the rows within central intervals of the probabilities `COVERAGES`; of counts alone
     """
 
     task: Task
@@ -32,6 +40,8 @@ class HeldOut:
     predicted: Any
     std: Floats | None
     log_densities: Floats
+    certainty: Floats | None = None
+    covered: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, task: Task, model: Any, X: Floats, y: Any) -> "HeldOut":
@@ -41,10 +51,11 @@ class HeldOut:
             column = {label: i for i, label in enumerate(model.classes_)}
             chosen = np.array([P[i, column[label]] if label in column else 0.0 for i, label in enumerate(y)])
             densities = np.log(np.maximum(chosen, np.finfo(np.float64).tiny))
-            return cls(task, y, model.classes_[P.argmax(axis=1)], None, densities)
+            return cls(task, y, model.classes_[P.argmax(axis=1)], None, densities, certainty=P.max(axis=1))
         mean, std = model.predict(X, return_std=True)
         if task is Task.COUNTS:
-            return cls(task, y, mean, std, model.log_predictive_density(X, y))
+            covered = _covered(model, X[:MOST_INTERVALS], y[:MOST_INTERVALS])
+            return cls(task, y, mean, std, model.log_predictive_density(X, y), covered=covered)
         return cls(task, y, mean, std, norm.logpdf(y, mean, std))
 
     def scores(self) -> dict[str, float]:
@@ -60,13 +71,25 @@ class HeldOut:
         found = {"rmse": math.sqrt(np.square(errors).mean()), "r2": _explained(errors, self.observed), **common}
         if self.task is Task.REGRESSION:
             found["coverage"] = float((np.abs(errors) <= norm.ppf(0.975) * self.std).mean())
+        elif self.covered:
+            found["coverage"] = self.covered[COVERAGES.index(0.95)]
         return {name: value for name, value in found.items() if math.isfinite(value)}
 
     def to_json(self) -> dict[str, list[Any]]:
         """Return the first predictions as plain values, for pictures."""
         names = {"observed": self.observed, "predicted" if self.std is None else "mean": self.predicted}
         names |= {} if self.std is None else {"std": self.std}
-        return {name: np.asarray(values)[:MOST_KEPT].tolist() for name, values in names.items()}
+        names |= {} if self.certainty is None else {"certainty": self.certainty}
+        kept = {name: np.asarray(values)[:MOST_KEPT].tolist() for name, values in names.items()}
+        return {**kept, "covered": list(self.covered)}
+
+
+def _covered(model: Any, X: Floats, y: Floats) -> tuple[float, ...]:
+    """Return the share of counts within central intervals of the probabilities `COVERAGES`."""
+    halves = np.array(COVERAGES) / 2
+    lower, upper = (model.predict(X, quantiles=ends) for ends in (0.5 - halves, 0.5 + halves))
+    inside = (y[:, None] >= lower) & (y[:, None] <= upper)
+    return tuple(inside.mean(axis=0).tolist())
 
 
 def _explained(errors: Floats, y: Floats) -> float:
