@@ -53,6 +53,15 @@ class Bounds(_Bounds):
     mean : upper bounds of |mean − exact mean|
     std_lower, std_upper : a bracket of the exact standard deviation, if that was asked for
     noise : the standard deviation of the noise, of each output or shared, which the words compare with
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kernelcg import GPRegressor
+    >>> X = np.linspace(0, 6, 50)[:, None]
+    >>> mean, bounds = GPRegressor().fit(X, np.sin(X[:, 0]) + 0.1 * np.cos(40 * X[:, 0])).predict(X, return_bound=True)
+    >>> bool((bounds.mean < 1e-3).all())
+    True
     """
 
     noise: Floats | float = np.nan

@@ -69,7 +69,12 @@ class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is 
     """The connection of a fit under way to its cluster."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted model to a file that `kernelcg.load` reads: O(n d) numbers, no code."""
+        """Write the fitted model to a file that `kernelcg.load` reads: O(n d) numbers, no code.
+
+        Parameters
+        ----------
+        path : the file; one that exists is replaced in one step
+        """
         from kernelcg.estimators.saving import save
 
         save(self, path)

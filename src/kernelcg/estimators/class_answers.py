@@ -39,7 +39,12 @@ class ClassAnswers(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
 
         Two classes need the latent mean alone. Of more, points without a clear lead are decided by their probabilities,
         unless these average over the mean alone (see `calibration_`), whose largest decides. With a ``class_weight``
-        probabilities decide everywhere. The callback is as in `GPRegressor.predict`.
+        probabilities decide everywhere.
+
+        Parameters
+        ----------
+        X : (t, d)
+        callback : as in `GPRegressor.predict`
         """
         if self._is_one_against_the_rest() or self._is_weighted():
             return self.classes_[self.predict_proba(X, callback=callback).argmax(axis=1)]
@@ -62,8 +67,12 @@ class ClassAnswers(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         the logit, with standard errors below 1e-3 for the softmax. In the iterative method the latent variances under
         it are known to an estimated 0.1 %, those of the softmax to 1 %, beside the variance of the link function itself
         divided by the factor. No covariances are computed where that is 0.
-        With a ``class_weight`` the probability of class c is proportional to its weight times that average. The
-        callback is as in `GPRegressor.predict`.
+        With a ``class_weight`` the probability of class c is proportional to its weight times that average.
+
+        Parameters
+        ----------
+        X : (t, d)
+        callback : as in `GPRegressor.predict`
         """
         P = self._probabilities(X, predicting(callback))
         if not self._is_weighted():
@@ -100,6 +109,11 @@ class ClassAnswers(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         """Return the mean of the latent functions at X, and if asked for their standard deviation.
 
         (t,) for two classes with one latent function, else (t, C).
+
+        Parameters
+        ----------
+        X : (t, d)
+        return_std : whether to return standard deviations as well
         """
         if self._is_one_against_the_rest():
             X = checked_points(self, X)
@@ -126,6 +140,12 @@ class ClassAnswers(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         """Return the share of right labels or, with ``scoring="log_predictive_density"``, the mean log probability.
 
         The latter is minus scikit-learn's ``log_loss``, a proper score.
+
+        Parameters
+        ----------
+        X, y : (t, d) and (t,) labels
+        sample_weight : (t,) weights of the rows in the mean; None means equal ones
+        scoring : "accuracy" or "log_predictive_density"
         """
         require_scoring(scoring, "accuracy")
         if scoring == LOG_DENSITY:
@@ -137,6 +157,13 @@ class ClassAnswers(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
 
         The latent functions are drawn from Laplace's Gaussian, (t, n_samples) of one or (t, C, n_samples) of several;
         a label is drawn given their values with the factors of `calibration_`, without class weights.
+
+        Parameters
+        ----------
+        X : (t, d)
+        n_samples : number of draws
+        random_state : seed, generator or None, as in scikit-learn: the same seed gives the same draws
+        latent : whether to draw the latent functions instead of labels
         """
         check_is_fitted(self)
         generator = child(generator_from(random_state), "samples")

@@ -240,6 +240,12 @@ class GPClassifier(ClassAnswers):
         """Condition on more labels, from the old mode, at the same hyperparameters unless ``learn`` is True.
 
         The labels must have been in the fit. One against the rest, every class is updated.
+
+        Parameters
+        ----------
+        X, y : (m, d) and (m,) more labels, of the same classes
+        learn : whether to learn new hyperparameters, starting from the old ones
+        callback : as in `GPRegressor.fit`
         """
         check_is_fitted(self)
         X, y = checked_data(self, X, y, y_numeric=False, reset=False)
@@ -339,6 +345,10 @@ class GPClassifier(ClassAnswers):
         """Return Laplace's log marginal likelihood of the training data at log hyperparameters of the kernel.
 
         One against the rest, it is the mean over the classes, and ``theta`` serves them all.
+
+        Parameters
+        ----------
+        eval_gradient : whether to return the gradient in these logarithms as well
         """
         if not self._is_one_against_the_rest():
             return super().log_marginal_likelihood(theta, eval_gradient)

@@ -139,6 +139,18 @@ def scaling(Y: Floats, normalize: bool) -> tuple[Floats, Floats]:
     return np.array(means), np.array(scales)
 
 
+def standardised(Y: Floats, known: Floats | None, mean: Floats, scale: Floats) -> tuple[Floats, Floats | None]:
+    """Return observations and their known variances in standard units; raise where float64 cannot work with them."""
+    Y, remedy = (Y - mean) / scale, "use normalize_y=True, or other units of y"
+    require_magnitude(Y, "y", remedy, least=1 / LARGEST_VARIANCE, most=LARGEST_VARIANCE)
+    if known is None:
+        return Y, None
+    known = known / scale / scale
+    remedy = "it is in the units of y²; leave out observations that say nothing"
+    require_magnitude(known, "noise_variance, relative to the variance of y,", remedy, most=LARGEST_VARIANCE)
+    return Y, known
+
+
 def _scaling_of(y: Floats) -> tuple[float, float]:
     require_magnitude(y, "y", "use other units of y", most=LARGEST**2)
     unit = float(np.abs(y).max()) or 1.0

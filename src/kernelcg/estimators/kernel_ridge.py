@@ -133,7 +133,12 @@ class KernelRidge(GaussianEstimator):
         self.verbose = verbose
 
     def plan(self, X: Any, y: Any, sample_weight: Any = None) -> Plan:
-        """Return what `fit` would do with these data, without doing it; as in `GPRegressor.plan`."""
+        """Return what `fit` would do with these data, without doing it; as in `GPRegressor.plan`.
+
+        Parameters
+        ----------
+        X, y, sample_weight : as in `fit`
+        """
         with self._leaving_no_trace():
             return self._prepared(X, y, sample_weight, None)[2]
 
@@ -191,7 +196,13 @@ class KernelRidge(GaussianEstimator):
         return tags
 
     def predict(self, X: Any, *, callback: Listener | None = None) -> Floats:
-        """Return k(x, X) a; the callback is as in `GPRegressor.predict`."""
+        """Return k(x, X) a, in the units of y.
+
+        Parameters
+        ----------
+        X : (t, d)
+        callback : as in `GPRegressor.predict`
+        """
         check_is_fitted(self)
         points, heard = self._points(X), predicting(callback)
         if isinstance(self.kernel_, Precomputed):

@@ -98,6 +98,7 @@ class LaplaceEstimator(ProcessEstimator):
         ----------
         theta : logarithms in the order of ``posterior_.gp.parameter_names()``: those of the kernel, then those of the
             likelihood; None means the fitted ones
+        eval_gradient : whether to return the gradient in these logarithms as well
         """
         check_is_fitted(self)
         posterior, (given, here) = self.posterior_, self._log_parameters(theta)
@@ -293,6 +294,11 @@ class LaplaceEstimator(ProcessEstimator):
 
         Sums in products are multiplied out. The means add up to that of `latent`; the standard deviations do not, since
         summands are correlated given the data. (t,), or (t, C) of several latent functions.
+
+        Parameters
+        ----------
+        X : (t, d)
+        return_std : whether to return standard deviations as well
         """
         check_is_fitted(self)
         posterior, points, found = self._conditioned_once(), self._points(X), []

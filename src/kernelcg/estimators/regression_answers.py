@@ -134,6 +134,13 @@ class RegressionAnswers(GaussianEstimator):
 
         Before `fit` they are drawn from the prior, as in `predict`. Beyond a thousand points those without noise still
         have about a thousandth of its variance.
+
+        Parameters
+        ----------
+        X : (t, d)
+        n_samples : number of draws
+        random_state : seed, generator or None, as in scikit-learn: the same seed gives the same draws
+        include_noise : whether to draw observations, with noise, or the function without it
         """
         check_options({"n_samples": n_samples, "preconditioner": None})
         generator = child(generator_from(random_state), "samples")
@@ -165,6 +172,12 @@ class RegressionAnswers(GaussianEstimator):
 
         The latter is a proper score: no other distribution than the right one is expected to have a larger one. For
         scikit-learn's functions: ``scoring=lambda m, X, y: m.score(X, y, scoring="log_predictive_density")``.
+
+        Parameters
+        ----------
+        X, y : (t, d) and (t,) or (t, c) new observations
+        sample_weight : (t,) weights of the rows in the mean; None means equal ones
+        scoring : "r2" or "log_predictive_density"
         """
         require_scoring(scoring, "r2")
         if scoring == LOG_DENSITY:
@@ -186,6 +199,11 @@ class RegressionAnswers(GaussianEstimator):
 
         Sums in products are multiplied out. The last one, without a kernel, is the mean function: drift and level.
         The means add up to `predict`; the standard deviations do not, since summands are correlated given the data.
+
+        Parameters
+        ----------
+        X : (t, d)
+        return_std : whether to return standard deviations as well
         """
         check_is_fitted(self)
         if self._y_shape:
@@ -224,6 +242,7 @@ class RegressionAnswers(GaussianEstimator):
         ----------
         theta : logarithms in the order of ``posterior_.gp.parameter_names()``: those of the kernel, then the noise,
             whatever the order in a scikit-learn kernel was; None means the fitted ones
+        eval_gradient : whether to return the gradient in these logarithms as well
         """
         check_is_fitted(self)
         gp, (given, here) = self.posterior_.gp, self._log_parameters(theta)

@@ -8,14 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from kernelcg.estimators.data import (
-    LARGEST_VARIANCE,
-    Holes,
-    checked_noise_variance,
-    require_magnitude,
-    scaling,
-    without_missing,
-)
+from kernelcg.estimators.data import Holes, checked_noise_variance, scaling, standardised, without_missing
 from kernelcg.estimators.gaussian_estimator import Problem, Process
 from kernelcg.estimators.inputs import checked_data
 from kernelcg.estimators.learning_warnings import unlearned
@@ -32,16 +25,14 @@ from kernelcg.estimators.settings import (
     seed_of,
     with_noise_shown,
 )
-from kernelcg.estimators.several_outputs import apart, learned_one_by_one, simplest, with_more
+from kernelcg.estimators.several_outputs import apart, certified, learned_one_by_one, simplest, with_more
 from kernelcg.events import EventKind, Listener
-from kernelcg.inference.bounds.certificate import certificate
 from kernelcg.inference.gaussian.add_observations import updated
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.inference.learning.given_optimizer import GivenOptimizer
 from kernelcg.inference.learning.learn import Learned, learn
 from kernelcg.inference.learning.optimizer import Optimizer
-from kernelcg.inference.outputs.certificate import certificate_of_outputs
 from kernelcg.inference.outputs.default_priors import priors_of_outputs
 from kernelcg.inference.outputs.model import OutputProcesses, Outputs
 from kernelcg.inference.outputs.posterior import OutputsPosterior, updated_outputs
@@ -187,6 +178,10 @@ class GPRegressor(RegressionAnswers):
         """Return what `fit` would do with these data, how long it should take and how much memory, without doing it.
 
         ``fit(X, y, plan=plan)`` carries it out: the same plan gives the same numbers.
+
+        Parameters
+        ----------
+        X, y, noise_variance : as in `fit`
         """
         check_options(self.get_params(deep=False))
         with self._leaving_no_trace():
@@ -276,6 +271,12 @@ class GPRegressor(RegressionAnswers):
         """Condition on more observations, from the old solution and with the old kind of preconditioner.
 
         The standardisation of y stays as it is, and so do the hyperparameters, unless ``learn`` asks for new ones.
+
+        Parameters
+        ----------
+        X, y, noise_variance : more observations, as in `fit`
+        learn : whether to learn new hyperparameters, starting from the old ones
+        callback : as in `fit`
         """
         check_is_fitted(self)
         X, y, noise_variance = without_missing(X, y, noise_variance, self.missing)
@@ -319,12 +320,7 @@ class GPRegressor(RegressionAnswers):
 
     def _problem(self, X: Floats, Y: Floats, known: Floats | None, plan: Plan | None = None) -> Problem:
         """Return the standardised data on the device; those of one output have no axis for outputs in their noise."""
-        Y, remedy = (Y - self.y_mean_) / self.y_scale_, "use normalize_y=True, or other units of y"
-        require_magnitude(Y, "y", remedy, least=1 / LARGEST_VARIANCE, most=LARGEST_VARIANCE)
-        if known is not None:
-            known = known / self.y_scale_ / self.y_scale_
-            remedy = "it is in the units of y²; leave out observations that say nothing"
-            require_magnitude(known, "noise_variance, relative to the variance of y,", remedy, most=LARGEST_VARIANCE)
+        Y, known = standardised(Y, known, self.y_mean_, self.y_scale_)
         if Y.shape[1] > 1:
             return self._outputs(X, Y, known, self.mean, plan)
         return self._regression(X, Y, None if known is None else known[:, 0], self.mean, plan)
@@ -383,17 +379,7 @@ class GPRegressor(RegressionAnswers):
         """Make attributes of what a fit found; ``done`` is what learning made of the plan."""
         self.posterior_, self.learning_ = posterior, learned
         self._name_results()
-        if isinstance(posterior, OutputsPosterior):
-            self.certificate_ = certificate_of_outputs(
-                posterior,
-                probes=self.probes,
-                seed=plan.seed,
-                units=self.y_scale_.tolist(),
-                offsets=np.abs(self.y_mean_).tolist(),
-            )
-        else:
-            unit, offset = float(self.y_scale_.max()), float(np.abs(self.y_mean_).max())
-            self.certificate_ = certificate(posterior, probes=self.probes, seed=plan.seed, unit=unit, offset=offset)
+        self.certificate_ = certified(posterior, self.y_scale_, self.y_mean_, probes=self.probes, seed=plan.seed)
         self.log_marginal_likelihood_value_ = self.certificate_.log_marginal_likelihood
         self.report_ = posterior.report
         self.n_iter_ = max(len(learned.steps), 1)

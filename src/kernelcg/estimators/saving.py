@@ -81,6 +81,7 @@ def load(path: str | os.PathLike[str], kernels: type[Parametric] | Iterable[type
 
     Parameters
     ----------
+    path : the file
     kernels : class or classes of your own kernels in the model, such as ``[Cauchy]``
 
     The model is on the device of its parameter ``device`` ("auto" is a GPU if there is one), or where that cannot be

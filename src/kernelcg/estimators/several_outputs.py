@@ -2,13 +2,20 @@
 
 from collections.abc import Callable
 
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelcg.inference.bounds.certificate import Certificate, certificate
 from kernelcg.inference.gaussian.add_observations import joined_observations
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.inference.learning.learn import Learned
+from kernelcg.inference.outputs.certificate import OutputsCertificate, certificate_of_outputs
 from kernelcg.inference.outputs.model import OutputProcesses, Outputs, labelled
 from kernelcg.inference.outputs.posterior import OutputsPosterior, joined_data
 from kernelcg.planning import Method
+
+Floats = NDArray[np.float64]
 
 Model = tuple[Regression, GaussianProcess] | tuple[Outputs, OutputProcesses]
 """Data and processes that belong together."""
@@ -49,6 +56,16 @@ def with_more(posterior: Posterior | OutputsPosterior, more: Regression | Output
         return joined_observations(old, more.X, more.Y, more.noise_variance), gp
     problem, each = joined_data(old, more.X, more.Y, more.noise_variance), apart(gp, more.Y.shape[1])
     return (problem, each) if isinstance(old, Outputs) else simplest(problem, each, learns=learns)
+
+
+def certified(
+    posterior: Posterior | OutputsPosterior, scales: Floats, offsets: Floats, *, probes: int, seed: int
+) -> Certificate | OutputsCertificate:
+    """Return the certificate of a fit, in the units of y; ``scales`` (c,) and ``offsets`` (c,) standardised it."""
+    units, levels = scales.tolist(), np.abs(offsets).tolist()
+    if isinstance(posterior, OutputsPosterior):
+        return certificate_of_outputs(posterior, probes=probes, seed=seed, units=units, offsets=levels)
+    return certificate(posterior, probes=probes, seed=seed, unit=max(units), offset=max(levels))
 
 
 def learned_one_by_one(
