@@ -3,7 +3,10 @@
 python docs/screenshots.py    needs Chromium; writes docs/images/terminal.svg, report.png and report_phone.png
 """
 
+import contextlib
 import io
+import os
+import pty
 import re
 import shutil
 import subprocess
@@ -14,28 +17,42 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from kernelcg.cli.words import styled
-
 IMAGES = Path(__file__).parent / "images"
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --hide-scrollbars --virtual-time-budget=10000"
 )
-PROGRESS = "learning     {bar}  1,350 rows, step 24, evidence 381.4, about 1 s left   (Ctrl-C keeps the best so far)"
+COLUMNS = 130
+FRAME = re.compile(r"(learning .*?left.*?)\r?\n(.*?memory [^\r\n]*)", re.DOTALL)
+"""The two lines that move while the command learns."""
+
+
+def watched(command: list[str], folder: str) -> str:
+    """Return all that a command writes to a terminal, the lines that it moves included."""
+    ours, theirs = pty.openpty()
+    settings = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)}
+    running = subprocess.Popen(command, cwd=folder, stdout=theirs, stderr=theirs, env=settings)
+    os.close(theirs)
+    said = b""
+    with contextlib.suppress(OSError):  # how a terminal ends
+        while more := os.read(ours, 65536):
+            said += more
+    if running.wait():
+        raise SystemExit(said.decode())
+    return said.decode()
 
 
 def draw_terminal(said: str) -> None:
-    """Write what the demonstration prints as a picture of a terminal, with the line that moves while it learns."""
-    console = Console(record=True, width=124, file=io.StringIO(), force_terminal=True, highlight=False)
-    before, after = said.split("learned  ", 1)
-    console.print(styled(before.rstrip()))
-    done, left = "━" * 12, "━" * 6
-    moving = Text(PROGRESS.format(bar=done + left))
-    moving.stylize("bold cyan", 0, 12)
-    moving.stylize("rgb(249,38,114)", 13, 13 + len(done))
-    moving.stylize("grey35", 13 + len(done), 13 + len(done) + len(left))
-    console.print(moving)
-    console.print(styled("learned  " + after.rstrip()))
+    """Write what the demonstration shows as a picture of a terminal, in the middle of its learning and at its end."""
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, highlight=False)
+    frames = FRAME.findall(said)
+    first, second = (Text.from_ansi(line) for line in frames[len(frames) // 2])
+    lines = Text.from_ansi(re.sub(r"\x1b\[[0-9;?]*[A-Zhl]", "", FRAME.sub("", said))).split("\n")
+    kept = [line for line in lines if line.plain.strip() and not line.plain.startswith("learning ")]
+    for line in kept:
+        if line.plain.startswith("learned "):
+            console.print(first, second, sep="\n")
+        console.print(line)
     svg = console.export_svg(title="kernelcg")
     svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL)  # fonts of the reader: nothing is loaded
     svg = svg.replace("Fira Code", "DejaVu Sans Mono, Menlo, Consolas")
@@ -53,9 +70,8 @@ def draw_page(page: Path, size: str, name: str, folder: Path) -> None:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
-        command = [sys.executable, "-c", "from kernelcg.cli import main; main()", "demo", "--quiet"]
-        done = subprocess.run(command, cwd=name, check=True, capture_output=True, text=True)
-        draw_terminal(done.stdout)
+        command = [sys.executable, "-c", "from kernelcg.cli import main; main()", "demo"]
+        draw_terminal(watched(command, name))
         page = Path(name) / "demo" / "houses.html"
         draw_page(page, "1240,1500", "report.png", Path(name))
         draw_page(page, "500,1100", "report_phone.png", Path(name))

@@ -36,6 +36,11 @@ class KernelMatrix(ABC):
     Arguments are checked here; a backend implements the methods that begin with an underscore, whose ``dtype`` is
     the precision to compute in.
 
+    Parameters
+    ----------
+    kernel : the formula
+    points : X on a backend
+
     Examples
     --------
     >>> import torch
@@ -205,7 +210,15 @@ class KernelMatrix(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Data on a backend, checked and centred once: every kernel matrix at them shares these."""
+    """Data on a backend, checked and centred once: every kernel matrix at them shares these.
+
+    Attributes
+    ----------
+    X : (n, d) the data as they were given
+    backend : where products run
+    centre : (d,) the median of every feature, float64
+    centred : (n, d) X − centre, float64
+    """
 
     X: Tensor  # (n, d)
     backend: "Backend"
@@ -231,7 +244,13 @@ class Points:
 
 @dataclass
 class Work:
-    """A counter of work: how many columns have been multiplied so far with the whole matrix of all ``rows``."""
+    """A counter of work.
+
+    Attributes
+    ----------
+    rows : number of rows of the whole matrix
+    columns : number of columns that have been multiplied with the whole matrix so far; a part of it counts as a part
+    """
 
     rows: int
     columns: float = 0.0

@@ -58,10 +58,22 @@ class Dask(Backend):
 
     Parameters
     ----------
+    memory, threads, work : as in `Backend`, of this machine
     client : a connection to the cluster
     block_rows : rows of a block; None leaves them to n
     source : the file from which workers read X, if that is mapped from one; other data are sent to them
     patience : seconds without any worker after which an operation raises `kernelcg.errors.ClusterFailed`
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.backends import Dask
+    >>> from kernelcg.kernels import RBF
+    >>> from distributed import Client
+    >>> with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
+    ...     K = Dask(client=client).bind(RBF(1.0), torch.zeros(3, 2))
+    ...     print(K.product(torch.ones(3, 1)).T)
+    tensor([[3., 3., 3.]])
     """
 
     client: "Client | None" = field(default=None, kw_only=True, repr=False)

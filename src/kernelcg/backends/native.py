@@ -44,9 +44,12 @@ class Native(Backend):
     """C++ products and gradients by symmetric, cache-blocked, vectorised tiles of direct differences.
 
     RBF and Matérn kernels are computed here, `Tanimoto` of bits and `MinMax` of small counts by counting common bits,
-    and with them their multiples and sums. ``threads`` None means as many as
-    torch uses; ``level`` names an instruction set (see `levels`), None means the best this machine has. The number of
-    threads changes no bit of a result.
+    and with them their multiples and sums.
+
+    Parameters
+    ----------
+    memory, threads, work : as in `Backend`; the number of threads changes no bit of a result
+    level : an instruction set (see `levels`); None means the best that this machine has
 
     Examples
     --------

@@ -13,7 +13,13 @@ from kernelcg.subclasses import concrete_subclasses
 
 @dataclass(frozen=True)
 class Availability:
-    """Whether a backend can be used here, and why not or what it is."""
+    """Whether a backend can be used here, and why not or what it is.
+
+    Attributes
+    ----------
+    usable : whether it can be used on this machine
+    reason : why not, or what it is
+    """
 
     usable: bool
     reason: str
@@ -43,6 +49,12 @@ def available() -> dict[str, Availability]:
 def named(name: str, memory: int | str | None = None, threads: int | None = None) -> Backend:
     """Return the backend of this name; `ValueError` for a name nobody has, `RuntimeError` if it cannot be used here.
 
+    Parameters
+    ----------
+    name : as in `available`
+    memory : bytes, or words such as "2GB", that an operation may allocate; None means half of what the machine has
+    threads : None means as many as torch uses
+
     Examples
     --------
     >>> from kernelcg import backends
@@ -59,6 +71,12 @@ def default(memory: int | str | None = None, threads: int | None = None, device:
     """Return the backend that suits data on this type of device best, of those that can be used here.
 
     Without the compiled module the first call for data on the CPU says so, once in a process.
+
+    Parameters
+    ----------
+    memory : bytes, or words such as "2GB", that an operation may allocate; None means half of what the machine has
+    threads : None means as many as torch uses
+    device : "cpu" or "cuda"
 
     Examples
     --------
@@ -82,7 +100,19 @@ def _warn_once(reason: str) -> None:
 
 
 def passed_over(chosen: Backend, device: str) -> tuple[str, ...]:
-    """Return the backends that suit data on this type of device better than the chosen one, and why not."""
+    """Return the backends that suit data on this type of device better than the chosen one, and why not.
+
+    Parameters
+    ----------
+    chosen : the backend that is used
+    device : "cpu" or "cuda"
+
+    Examples
+    --------
+    >>> from kernelcg import backends
+    >>> backends.passed_over(backends.default(), "cpu")  # nothing suits these data better than the default
+    ()
+    """
     own = type(chosen).preference(device)
     better = {
         name: cls.why_not()
@@ -95,6 +125,12 @@ def passed_over(chosen: Backend, device: str) -> tuple[str, ...]:
 
 def bind(kernel: Kernel, X: object, backend: Backend | None = None) -> KernelMatrix:
     """Return K(X, X) for data in any form, by default on the best backend for where they are.
+
+    Parameters
+    ----------
+    kernel : the formula
+    X : (n, d) tensor, array or nested lists
+    backend : where products run; None means the best one for the device of X
 
     Examples
     --------

@@ -26,6 +26,11 @@ used well, and the fewest for which a call costs less than its arithmetic."""
 class Tiles(Backend):
     """Square tiles of the kernel's own torch formula: any kernel, any device. Uses the threads torch uses.
 
+    Parameters
+    ----------
+    memory, work : as in `Backend`
+    threads : of no effect
+
     Examples
     --------
     >>> import torch

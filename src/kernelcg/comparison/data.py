@@ -63,7 +63,15 @@ def table(X: Any, y: Any = None, *, target: str | None = None, task: str | None 
     ----------
     X : (n, d) array or data frame, or with ``target`` the name of a CSV file with a header, or a data frame with y
     target : the column that is y
+    y : (n,) the target, unless X holds it
     task : "regression" or "classification"; None means classification for two distinct values of y and for words
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kernelcg.comparison import table
+    >>> table(np.zeros((20, 2)), ["a", "b"] * 10).task
+    'classification'
     """
     if task not in (None, *TASKS):
         raise ValueError(f"task must be one of {', '.join(TASKS)} or None, not {task!r}")

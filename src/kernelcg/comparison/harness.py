@@ -46,7 +46,17 @@ class Place:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How good the predictions with one set of hyperparameters are; ``seconds`` is training plus conditioning."""
+    """How good the predictions with one set of hyperparameters are.
+
+    Attributes
+    ----------
+    step : number of the step of learning that led there
+    training_seconds : time of training up to it
+    seconds : the same and the time of conditioning
+    products : columns multiplied with K in training so far; NaN for sparse approximations
+    error : RMSE in units of the training sd of y, or the share of wrong labels
+    nll : mean negative log density of a test row, in nats
+    """
 
     step: int
     training_seconds: float
@@ -58,7 +68,17 @@ class Evaluation:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """The result of one method on one split; ``gp`` is the last process that it learned within the budget."""
+    """The result of one method on one split.
+
+    Attributes
+    ----------
+    method : what was run
+    status : "finished", "out of time", "ended early" or "does not fit"
+    reason : why it ended, in words
+    path : every place that learning went through
+    curve : how good the predictions were at some of them
+    gp : the last process that was learned within the budget
+    """
 
     method: Method
     status: str
@@ -87,6 +107,32 @@ def run(
     """Learn for at most ``budget`` seconds, or until the callback returns True, then evaluate the way there.
 
     A step that ends after the budget does not count: the run ends where it was when the time was up.
+
+    Parameters
+    ----------
+    method : one of `METHODS`
+    task : the training rows and the process from which learning starts
+    X_test, y_test : (t, d) and (t,) rows on which predictions are scored
+    budget : seconds of training
+    seed : of everything random
+    points : places of the path, at most, at which predictions are scored
+    callback : told of every event of learning; where it returns True, learning ends
+
+    Returns
+    -------
+    Run : the path, the scores along it, and how it ended
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.comparison import METHODS, RegressionTask, run
+    >>> from kernelcg.inference import GaussianProcess, Regression
+    >>> from kernelcg.kernels import RBF
+    >>> X = torch.linspace(0, 6, 40).double()[:, None]
+    >>> task = RegressionTask(Regression(X, torch.sin(X)), GaussianProcess(RBF(1.0), 0.1))
+    >>> found = run(METHODS["CHOL"], task, X[::5] + 0.05, torch.sin(X[::5, 0] + 0.05), budget=1.0, points=2)
+    >>> found.curve[-1].error < 0.1
+    True
     """
     reason = unsuited(method, task)
     if reason:

@@ -30,6 +30,8 @@ class Method:
 
     Parameters
     ----------
+    name : as in tables and pictures
+    about : what it is, in a sentence
     solver : "direct" (Cholesky), "iterative" (conjugate gradients) or "auto"
     preconditioner : of the iterative solver: "auto", the name of a recipe, or None
     rms : root mean square of the residual that ends a solve; None means the library's own rule

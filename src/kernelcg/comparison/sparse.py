@@ -147,6 +147,11 @@ class SparseObjective(SparseCriterion):
     with Q and Λ of `sparse_prior` and D the noise variances. That of VAR is a lower bound of the exact one. For c
     columns of Y the values are summed.
 
+    Parameters
+    ----------
+    problem : the data
+    approximation : the kind and its inducing inputs
+
     References
     ----------
     Snelson & Ghahramani (2006); Quiñonero-Candela & Rasmussen (2005); Titsias (2009), equation 9.
@@ -187,7 +192,13 @@ class SparseObjective(SparseCriterion):
 
 @dataclass(frozen=True, eq=False)
 class SparsePosterior:
-    """The approximate process given the data, and its noise variance λ."""
+    """The approximate process given the data, and its noise variance λ.
+
+    Attributes
+    ----------
+    latent : the process given the data, without noise
+    noise : λ, the variance of the noise
+    """
 
     latent: LatentPosterior
     noise: Tensor

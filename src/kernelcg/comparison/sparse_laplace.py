@@ -130,6 +130,11 @@ class SparseLaplaceObjective(SparseCriterion):
 
     where f̂ and W on the right are held fixed, has the derivative that the implicit function theorem gives f̂.
 
+    Parameters
+    ----------
+    problem : the data
+    approximation : the kind and its inducing inputs
+
     References
     ----------
     Rasmussen & Williams (2006), chapters 3 and 5; Vanhatalo et al. (2013), GPstuff, JMLR 14, for the sparse priors.
@@ -186,7 +191,13 @@ class SparseLaplaceObjective(SparseCriterion):
 
 @dataclass(frozen=True, eq=False)
 class SparseLaplacePosterior:
-    """The approximate latent process given the data, and the likelihood through which it is seen."""
+    """The approximate latent process given the data, and the likelihood through which it is seen.
+
+    Attributes
+    ----------
+    latent : the latent process given the data
+    likelihood : through which it is seen
+    """
 
     latent: LatentPosterior
     likelihood: Likelihood

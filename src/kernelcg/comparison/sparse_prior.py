@@ -41,6 +41,12 @@ def inducing_points(X: Tensor, count: int | None = None, *, generator: Generator
     They stay where they are while hyperparameters are learned, as in GPstuff, which optimises inducing inputs only if
     ``infer_params`` asks for it.
 
+    Parameters
+    ----------
+    X : (n, d) the training inputs
+    count : m; None means n^⅔, rounded
+    generator : source of randomness: the same state gives the same numbers
+
     Examples
     --------
     >>> import torch
@@ -65,12 +71,13 @@ def compact_blocks(X: Tensor, size: int) -> list[Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class SparseApproximation:
-    """What is fixed about an approximation: "fitc", "pitc" or "var", the inducing inputs, the size of PITC's blocks.
+    """What is fixed about a sparse approximation while hyperparameters are learned.
 
     Parameters
     ----------
     U : (m, d) inducing inputs
     block_size : largest number of rows in a block of PITC; None means m. See `compact_blocks`
+    kind : "fitc", "pitc" or "var"
     """
 
     kind: str

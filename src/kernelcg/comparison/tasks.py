@@ -97,7 +97,13 @@ class Task(ABC):
 
 @dataclass(frozen=True, eq=False)
 class RegressionTask(Task):
-    """Zero mean and Gaussian noise; y is standardised already."""
+    """Zero mean and Gaussian noise; y is standardised already.
+
+    Attributes
+    ----------
+    problem : the training rows
+    start : the process from which learning starts
+    """
 
     problem: Regression
     start: GaussianProcess
@@ -157,7 +163,13 @@ class RegressionTask(Task):
 
 @dataclass(frozen=True, eq=False)
 class ClassificationTask(Task):
-    """Labels 0, …, C − 1 through the probit, or for C > 2 the softmax, in Laplace's approximation."""
+    """Labels 0, …, C − 1 through the probit, or for C > 2 the softmax, in Laplace's approximation.
+
+    Attributes
+    ----------
+    problem : the training rows
+    start : the process from which learning starts
+    """
 
     problem: Observations
     start: LatentProcess

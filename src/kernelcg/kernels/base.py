@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from kernelcg.kernels.mapped import OnColumns
 
 ROWS_PER_DIAGONAL_BLOCK = 32
+"""Number of rows of the blocks from which the diagonal of K is taken where a kernel has no formula for it."""
 
 MEASURED_ROWS = 64
-"""Rows between which the rounding of a formula is measured, beside the outermost ones."""
+"""Number of rows, besides the outermost two, between which the rounding of a formula is measured."""
 
 LARGEST_MEASURED = 1e-2
-"""Error of a correlation in float32 beyond which it says nothing about that in float64."""
+"""Largest error of a correlation in float32 from which its error in float64 is inferred."""
 
 ENTIRELY_WRONG = 2.0**52
 """The `Kernel.rounding_lengths` of an entry that may be off by twice its largest value."""
@@ -41,7 +42,7 @@ class Kernel(Parametric, ABC):
     ...     def covariance(self, X, Y):
     ...         return 1 / (1 + squared_distances(X / self.width, Y / self.width))
 
-    The formula sees the hyperparameters with the dtype and device of X.
+    When the formula is called, the hyperparameters have the dtype and the device of X.
     """
 
     _kernel_names: ClassVar[tuple[str, ...]] = ()
@@ -71,8 +72,8 @@ class Kernel(Parametric, ABC):
     def rounds_well(self) -> bool:
         """Whether centred data may be rounded to float32 before the formula sees them.
 
-        False for formulas that depend on the position, or on its phase after many periods: their entries are
-        computed in float64, whatever the precision of the product.
+        It is False for formulas that depend on the position of points, or on their phase after many periods. Entries
+        of such kernels are computed in float64, whatever the precision of the product.
         """
         return self.is_stationary
 
@@ -92,7 +93,7 @@ class Kernel(Parametric, ABC):
         raise TypeError(f"{type(self).__name__} has no spectral density: only stationary kernels do")
 
     def coordinates(self, X: Tensor) -> Tensor:
-        """Return (n, c) coordinates of the rows of X in which close points are strongly correlated ones."""
+        """Return (n, c) coordinates of the rows of X in which points that are close are strongly correlated."""
         spread = X.std(0, correction=0)
         return (X - X.mean(0)) / torch.where(spread > 0, spread, 1.0)
 
@@ -102,9 +103,10 @@ class Kernel(Parametric, ABC):
 
         .. math:: |\delta k(x_i, x_j)| \le 2u\, (r_i + r_j) \sqrt{k(x_i, x_i)\, k(x_j, x_j)}
 
-        beside some tens of u for arithmetic, u = 2⁻⁵³. The kernels of the library state it, others may; here it is
-        measured, twice the difference between float32 and float64 at some of the rows, the outermost among them. A
-        formula that float32 cannot resolve is taken to be entirely wrong.
+        beside some tens of u for the arithmetic, where u = 2⁻⁵³. The kernels of the library override this method with
+        what is known of their formulas, and a kernel of your own may. The default measures r: it is twice the largest
+        difference between the entries in float32 and in float64 at some of the rows, the outermost among them. If
+        float32 cannot resolve the formula, every entry is taken to be wrong in all digits.
         """
         outermost = X.abs().amax(1).topk(min(2, len(X))).indices
         rows = torch.cat([torch.linspace(0, len(X) - 1, MEASURED_ROWS, device=X.device).long(), outermost])

@@ -15,7 +15,12 @@ from kernelcg.kernels.stationary import RBF, per_feature
 
 
 class Wave(Kernel):
-    r"""A wave through all features: :math:`\sigma^2 \cos(2\pi \sum_r (x_r - y_r) / p_r)`, of period p_r along r.
+    r"""A wave through all features, :math:`\sigma^2 \cos(2\pi \sum_r (x_r - y_r) / p_r)`.
+
+    Parameters
+    ----------
+    period : length of the wave along each feature, in its units; one number for all features or one for each
+    variance : k(x, x), in squared units of the function
 
     Examples
     --------
@@ -52,7 +57,7 @@ class Wave(Kernel):
         return torch.stack([torch.cos(angle), torch.sin(angle)], dim=1)
 
     def rounding_lengths(self, X: Tensor) -> Tensor:
-        """Return the phase of the point, whose rounding is that of the entry."""
+        """Return the phase of each point: the entry is off by as much as the phase is rounded."""
         per_feature(self.period, X.shape[1], "period")
         return 2 * torch.pi * (X / self.period.detach().to(X)).abs().sum(1)
 
@@ -66,9 +71,14 @@ class Wave(Kernel):
 
 
 class Warped(Kernel):
-    r"""A kernel of inputs in [0, 1] that are bent first: :math:`w(x) = 1 - (1 - x^a)^b` (Kumaraswamy), a and b learned.
+    r"""A kernel of inputs in [0, 1] after :math:`w(x) = 1 - (1 - x^a)^b` (Kumaraswamy), with a and b learned.
 
-    For functions that change faster at one end, as of learning rates.
+    It suits functions that change faster at one end of the range, as those of learning rates do.
+
+    Parameters
+    ----------
+    part : the kernel of w(x)
+    a, b : one number for all features or one for each; a = b = 1 leaves the inputs as they are
 
     References
     ----------
@@ -107,9 +117,15 @@ class Warped(Kernel):
 
 
 def spectral_mixture(periods: Sequence[Any], lengthscales: Sequence[Any], variances: Sequence[float]) -> Kernel:
-    r"""Return Σ_q σ_q² cos(2π Σ_r (x_r − y_r) / p_qr) exp(−½ Σ_r (x_r − y_r)² / l_qr²), with everything learned.
+    r"""Return Σ_q σ_q² cos(2π Σ_r (x_r − y_r) / p_qr) exp(−½ Σ_r (x_r − y_r)² / l_qr²), all of it learned.
 
-    Each part is a bump of the spectral density at the frequency 1 / p, of width 1 / (2π l).
+    Each part q is a peak of the spectral density at the frequency 1 / p_q, of width 1 / (2π l_q).
+
+    Parameters
+    ----------
+    periods : p_q, in the units of the features: for each part one number or one for each feature
+    lengthscales : l_q, likewise
+    variances : σ_q², one number for each part
 
     References
     ----------
@@ -139,6 +155,8 @@ def additive(kernel: Callable[[int], Kernel], features: int, *, order: int = 1) 
     Parameters
     ----------
     kernel : makes the kernel of so many features, such as ``lambda d: RBF([1.0] * d)``
+    features : the number of features
+    order : 1 for single features, 2 for pairs as well
 
     Examples
     --------

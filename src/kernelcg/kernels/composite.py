@@ -10,7 +10,11 @@ from kernelcg.kernels.stationary import per_feature
 
 
 class Constant(Kernel):
-    """k(x, y) = σ²: a common unknown level, or the factor of a product.
+    """k(x, y) = σ²: a level that all points share and that is not known, or the factor of a product.
+
+    Parameters
+    ----------
+    variance : k(x, x), in squared units of the function
 
     Examples
     --------
@@ -47,7 +51,11 @@ class Constant(Kernel):
 
 
 class Linear(Kernel):
-    """k(x, y) = Σ_r σ_r² x_r y_r: linear regression, with one variance for all features or one each.
+    """k(x, y) = Σ_r σ_r² x_r y_r: linear regression without an intercept.
+
+    Parameters
+    ----------
+    variance : prior variances of the slopes, one number for all features or one for each
 
     Examples
     --------
@@ -75,7 +83,11 @@ class Linear(Kernel):
 
 
 class Sum(Kernel):
-    """k₁(x, y) + k₂(x, y).
+    """Sum of two kernels, k₁(x, y) + k₂(x, y), the kernel of the sum of two independent functions.
+
+    Parameters
+    ----------
+    left, right : the kernels k₁ and k₂
 
     Examples
     --------
@@ -111,7 +123,7 @@ class Sum(Kernel):
         return torch.maximum(self.left.rounding_lengths(X), self.right.rounding_lengths(X))
 
     def sample_frequencies(self, d: int, count: int, generator: Generator) -> Tensor:
-        """Draw from either part in proportion to its variance."""
+        """Draw each frequency from one of the two parts, chosen with probability in proportion to its variance."""
         first, second = (part.sample_frequencies(d, count, generator) for part in (self.left, self.right))
         origin = torch.zeros(1, d, dtype=torch.float64)
         share = self.left.diagonal(origin) / self.diagonal(origin)
@@ -123,7 +135,11 @@ class Sum(Kernel):
 
 
 class Product(Kernel):
-    """k₁(x, y) · k₂(x, y).
+    """Product of two kernels, k₁(x, y) · k₂(x, y).
+
+    Parameters
+    ----------
+    left, right : the kernels k₁ and k₂
 
     Examples
     --------
@@ -159,7 +175,7 @@ class Product(Kernel):
         return self.left.rounding_lengths(X) + self.right.rounding_lengths(X)
 
     def sample_frequencies(self, d: int, count: int, generator: Generator) -> Tensor:
-        """Add independent draws: the spectrum of a product is a convolution."""
+        """Return sums of independent draws, since the spectral density of a product is a convolution."""
         first, second = (part.sample_frequencies(d, count, generator) for part in (self.left, self.right))
         return first + second
 
@@ -168,7 +184,7 @@ class Product(Kernel):
 
 
 def summands(kernel: Kernel) -> tuple[Kernel, ...]:
-    """Return the kernels that add up to this one, sums in products multiplied out; itself if it is no sum."""
+    """Return the kernels that add up to this one, with sums in products multiplied out; itself if it is no sum."""
     if isinstance(kernel, Sum):
         return (*summands(kernel.left), *summands(kernel.right))
     if isinstance(kernel, Product):

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 LARGEST = {torch.float64: 1e300, torch.float32: 1e30}
-"""Distances and their squares end here in each precision, so that no formula meets ∞ · 0.
+"""Largest distance and squared distance in each precision; larger ones are set to it, so that no formula meets ∞ · 0.
 
-In float64 no correlation of the library is left there; some rational quadratic ones fall so slowly that they are not
-yet 0 at 1e30.
+In float64 every correlation of the library is 0 at this distance. In float32 a rational quadratic one may fall so
+slowly that it is not yet 0.
 """
 
 
@@ -47,6 +47,10 @@ def squared_distances(X: Tensor, Y: Tensor) -> Tensor:
 
     Costs O(n m d) time and two (n, m) tiles of memory. Differentiable once.
 
+    Parameters
+    ----------
+    X, Y : (n, d) and (m, d) points
+
     Examples
     --------
     >>> import torch
@@ -61,7 +65,13 @@ def squared_distances(X: Tensor, Y: Tensor) -> Tensor:
 
 
 def distances(squared: Tensor) -> Tensor:
-    """Return √s with derivative 0 where s = 0, the right limit for every kernel that is flat or kinked there.
+    """Return √s, with derivative 0 where s = 0.
+
+    That is the right limit for every kernel that is flat at distance 0 or has a kink there.
+
+    Parameters
+    ----------
+    squared : squared distances s of any shape
 
     Examples
     --------

@@ -12,10 +12,15 @@ from kernelcg.kernels.stationary import per_feature
 
 
 class Laplacian(Kernel):
-    r"""k(x, y) = :math:`\sigma^2 \exp(-\sum_r |x_r - y_r| / l_r)`; l is one number or one per feature.
+    r"""k(x, y) = :math:`\sigma^2 \exp(-\sum_r |x_r - y_r| / l_r)`.
 
-    The product of one-dimensional Matérn kernels with ν = 1/2. Its spectral density is a product of Cauchy
-    densities, one for each feature.
+    It is the product of Matérn kernels with ν = 1/2 of one feature each. Its spectral density is a product of
+    Cauchy densities, one for each feature.
+
+    Parameters
+    ----------
+    lengthscale : one number for all features or one for each, in the units of the features
+    variance : k(x, x), in squared units of the function
 
     Examples
     --------

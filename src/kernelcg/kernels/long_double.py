@@ -1,7 +1,7 @@
 """Entries of K in NumPy's long double, for checks: 64 binary digits where the processor has them, instead of 53.
 
-Torch has no such numbers, so the formulas of the library's kernels are written here a second time; a test holds the two
-together. A kernel of one's own has no formula here.
+Torch has no such numbers, so the formulas of the library's kernels are written here a second time, and a test compares
+the two. A kernel that a user has written has no formula here.
 """
 
 from collections.abc import Callable
@@ -25,14 +25,14 @@ Entries = Callable[[Reals, Reals], Reals]
 """k(x_i, y_j) as an (n, m) array, for rows x_i and y_j."""
 
 LONG_ROUNDOFF = float(np.finfo(REAL).eps) / 2
-"""2⁻⁶⁴ on x86; on processors without such numbers it may be that of float64, and nothing is gained."""
+"""Relative rounding error of a long double: 2⁻⁶⁴ on x86, on some other processors no better than that of float64."""
 
 
 AFFORDABLE_OPERATIONS = 1e9
 """Operations in long double that one check may take, about ten seconds of one core: 7,000 rows of ten features."""
 
 OPERATIONS_PER_ENTRY = 10
-"""Those of the exponential and the root of an entry, in units of what a feature costs it; a column costs a third."""
+"""Cost of the exponential and the root of an entry, where 1 is the cost of one feature; one column costs a third."""
 
 
 def operations_of_product(rows: int, n: int, d: int, columns: int) -> float:

@@ -18,7 +18,11 @@ EARTH = 6371.0088
 
 
 class Mapped(Kernel):
-    """k(x, y) = part(g(x), g(y)) for a map g without hyperparameters: backends bind the part to the mapped data.
+    """k(x, y) = part(g(x), g(y)) for a map g without hyperparameters; backends compute the part on the mapped data.
+
+    Parameters
+    ----------
+    part : the kernel of the mapped points
 
     Examples
     --------
@@ -48,6 +52,11 @@ class OnColumns(Mapped):
     """A kernel of some of the features: ``RBF(1.0).on([0, 2])``.
 
     In an estimator that is fitted to a data frame, the names of its columns will do: ``RBF(1.0).on(["x", "y"])``.
+
+    Parameters
+    ----------
+    part : the kernel of these features
+    columns : numbers of the features, counted from 0, or names of columns
 
     Examples
     --------
@@ -95,7 +104,7 @@ class OnColumns(Mapped):
         return self.part.rounding_lengths(self.inputs(X))
 
     def sample_frequencies(self, d: int, count: int, generator: Generator) -> Tensor:
-        """Draw frequencies of the part; those of the other features are 0."""
+        """Draw the frequencies of these features from the part; the frequencies of the other features are 0."""
         result = torch.zeros(count, d, dtype=torch.float64)
         places = self._numbers()
         result[:, places] = self.part.sample_frequencies(len(places), count, generator)
@@ -111,10 +120,15 @@ class OnColumns(Mapped):
 class OnSphere(Mapped):
     """A kernel of points on a sphere, given by latitude and longitude in degrees, as points in space.
 
-    The part sees (x, y, z) in the unit of ``radius``, so distances are chords through the sphere and every
+    The part sees (x, y, z) in the unit of ``radius``. Distances are therefore chords through the sphere, and every
     kernel of Euclidean distances stays positive semi-definite: ``OnSphere(Matern(500.0))`` correlates over 500 km. The
-    chord is shorter than the great circle by 1 % at 3,000 km. Of more features name the two:
+    chord is shorter than the great circle by 1 % at 3,000 km. Where there are other features too, name the two:
     ``OnSphere(Matern(500.0)).on(["latitude", "longitude"])``.
+
+    Parameters
+    ----------
+    part : the kernel of points in space, with lengthscales in the unit of ``radius``
+    radius : of the sphere; that of the Earth in km unless given
 
     Examples
     --------
@@ -136,16 +150,23 @@ class OnSphere(Mapped):
         return self.radius * on_unit_sphere(X)
 
     def rounding_lengths(self, X: Tensor) -> Tensor:
-        """Return eight times that of the part at the radius: angles up to 2π are rounded before sines are taken."""
+        """Return eight times the length of the part at the radius: angles up to 2π are rounded before their sines."""
         axes = self.radius * torch.eye(3, dtype=torch.float64, device=X.device)
         return (8 * self.part.rounding_lengths(axes).norm()).to(X).expand(len(X))
 
 
 class GreatCircle(Kernel):
-    r"""σ² e^(−θ / l) for the great-circle distance θ between (latitude, longitude) in degrees; l in that of ``radius``.
+    r"""σ² e^(−θ / l) for the great-circle distance θ between (latitude, longitude) in degrees.
 
     Of the Matérn family on great-circle distances only ν ≤ 1/2 is positive semi-definite on the sphere (Gneiting 2013,
-    Strictly and non-strictly positive definite functions on spheres, example 2); for smoother ones use `OnSphere`.
+    Strictly and non-strictly positive definite functions on spheres, example 2). For smoother kernels use `OnSphere`.
+
+    Parameters
+    ----------
+    lengthscale : l, in the unit of ``radius``
+    variance : k(x, x), in squared units of the function
+    nu : 0.5; other values are refused with the reason
+    radius : of the sphere; that of the Earth in km unless given
 
     Examples
     --------
@@ -184,7 +205,7 @@ class GreatCircle(Kernel):
         return self.radius * on_unit_sphere(X) / self.lengthscale.detach().to(X)
 
     def rounding_lengths(self, X: Tensor) -> Tensor:
-        """Return eight radii in lengthscales: angles of up to 2π are rounded, and half a chord before its arc sine."""
+        """Return eight radii in lengthscales, since angles of up to 2π are rounded, and so are chords."""
         return (8 * self.radius / self.lengthscale.detach().to(X)).expand(len(X))
 
 

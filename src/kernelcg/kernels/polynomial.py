@@ -13,7 +13,11 @@ from kernelcg.kernels.base import Kernel
 class Polynomial(Kernel):
     """k(x, y) = (γ xᵀy + c)^degree: regression on all monomials up to this degree, or of it alone if c = 0.
 
-    ``gamma`` is a hyperparameter; ``coef0`` = c ≥ 0 and the whole number ``degree`` ≥ 1 stay as they are.
+    Parameters
+    ----------
+    gamma : γ, the only hyperparameter that is learned
+    coef0 : c ≥ 0, which stays as it is
+    degree : a whole number ≥ 1
 
     Examples
     --------
@@ -48,7 +52,12 @@ class Polynomial(Kernel):
 
 
 class Power(Kernel):
-    """k(x, y)^exponent with a whole number ``exponent`` ≥ 1: a product of equal kernels that are learned as one.
+    """k(x, y)^exponent: a product of equal kernels whose hyperparameters are the same.
+
+    Parameters
+    ----------
+    kernel : k
+    exponent : a whole number ≥ 1
 
     Examples
     --------
@@ -88,13 +97,17 @@ class Power(Kernel):
         return self.exponent * self.kernel.rounding_lengths(X)
 
     def sample_frequencies(self, d: int, count: int, generator: Generator) -> Tensor:
-        """Add independent draws: the spectrum of a product is a convolution."""
+        """Return sums of independent draws, since the spectral density of a product is a convolution."""
         draws = [self.kernel.sample_frequencies(d, count, generator) for _ in range(self.exponent)]
         return torch.stack(draws).sum(0)
 
 
 class Cosine(Kernel):
-    """k(x, y) = σ² xᵀy / (|x| |y|), and 0 if x or y is 0: the linear kernel of directions.
+    """k(x, y) = σ² xᵀy / (|x| |y|), and 0 if x or y is 0: the linear kernel of the directions of x and y.
+
+    Parameters
+    ----------
+    variance : k(x, x), in squared units of the function
 
     Examples
     --------
@@ -125,7 +138,7 @@ class Cosine(Kernel):
 
 
 def _directions(X: Tensor) -> Tensor:
-    """Return x_i / |x_i|, or 0, without squares that overflow or vanish."""
+    """Return x_i / |x_i|, or 0 where x_i = 0, without squares that overflow or become 0."""
     largest = X.abs().amax(1, keepdim=True)
     X = X / torch.where(largest > 0, largest, 1.0)
     return X / X.norm(dim=1, keepdim=True).clamp_min(1.0)  # at least 1, but for rows of zeros

@@ -10,10 +10,17 @@ from kernelcg.kernels.stationary import per_feature
 
 
 class Hamming(Kernel):
-    r"""Categories: :math:`\sigma^2 \exp(-\sum_r [x_r \ne y_r] / l_r)`; a feature holds the number of its category.
+    r"""Kernel of categories, :math:`\sigma^2 \exp(-\sum_r [x_r \ne y_r] / l_r)`.
 
-    Of one-hot features two differ where a category does, so a lengthscale there counts half as much. Positive
-    semi-definite since each factor is a positive multiple of a constant plus that of an indicator of equality.
+    Each feature holds the number of a category. If categories are one-hot instead, two features differ where one
+    category does, so that the lengthscale has to be twice as long. The kernel is positive semi-definite because each
+    of its factors is a positive constant plus a positive multiple of the indicator that two categories are the same.
+
+    Parameters
+    ----------
+    lengthscale : one number for all features or one for each: the number of differences over which the correlation
+        falls by the factor e
+    variance : k(x, x), in squared units of the function
 
     Examples
     --------
@@ -42,15 +49,19 @@ class Hamming(Kernel):
         return self.variance.to(X).expand(len(X))
 
     def rounding_lengths(self, X: Tensor) -> Tensor:
-        """Return 1: whether numbers are equal is not rounded, and the exponent matters only where it is small."""
+        """Return 1: comparing categories needs no rounding, and that of the exponent matters only where it is small."""
         return X.new_ones(len(X))
 
 
 class Tanimoto(Kernel):
-    r"""Sets and counts: :math:`\sigma^2 \, x^\top y / (\|x\|^2 + \|y\|^2 - x^\top y)`, 1 between empty sets.
+    r"""Kernel of sets and counts, :math:`\sigma^2 \, x^\top y / (\|x\|^2 + \|y\|^2 - x^\top y)`.
 
-    For vectors of bits it is the size of the intersection over that of the union (Jaccard), the similarity of
-    molecular fingerprints.
+    Between empty sets it is σ². For vectors of bits it is the size of the intersection over that of the union
+    (Jaccard), the similarity of molecular fingerprints.
+
+    Parameters
+    ----------
+    variance : k(x, x), in squared units of the function
 
     References
     ----------
@@ -79,7 +90,7 @@ class Tanimoto(Kernel):
         return self.variance.to(X).expand(len(X))
 
     def coordinates(self, X: Tensor) -> Tensor:
-        """Return x / ‖x‖: close directions are similar ones."""
+        """Return x / ‖x‖: points whose directions are close are similar."""
         length = X.norm(dim=1, keepdim=True)
         return X / torch.where(length > 0, length, 1.0)
 
@@ -89,7 +100,13 @@ class Tanimoto(Kernel):
 
 
 class MinMax(Kernel):
-    r"""Counts and other amounts: :math:`\sigma^2 \sum_r \min(x_r, y_r) / \sum_r \max(x_r, y_r)`; for bits, `Tanimoto`.
+    r"""Kernel of counts and other amounts, :math:`\sigma^2 \sum_r \min(x_r, y_r) / \sum_r \max(x_r, y_r)`.
+
+    For vectors of bits it is `Tanimoto`.
+
+    Parameters
+    ----------
+    variance : k(x, x), in squared units of the function
 
     References
     ----------
@@ -122,7 +139,7 @@ class MinMax(Kernel):
         return self.variance.to(X).expand(len(X))
 
     def coordinates(self, X: Tensor) -> Tensor:
-        """Return x / ‖x‖₁."""
+        """Return x / ‖x‖₁, the share of each feature."""
         total = X.sum(1, keepdim=True)
         return X / torch.where(total > 0, total, 1.0)
 

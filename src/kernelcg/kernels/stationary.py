@@ -16,6 +16,11 @@ from kernelcg.randomness import normal
 class Stationary(Kernel):
     r"""k(x, y) = σ² profile(s) with :math:`s = \sum_r (x_r - y_r)^2 / l_r^2`; l is one number or one per feature.
 
+    Parameters
+    ----------
+    lengthscale : one number for all features or one for each, in the units of the features
+    variance : k(x, x), in squared units of the function
+
     Examples
     --------
     >>> import torch
@@ -35,7 +40,7 @@ class Stationary(Kernel):
 
     @abstractmethod
     def precision_factors(self, count: int, generator: Generator) -> Tensor:
-        """Draw (count,) factors c with profile(s) = E exp(−½ c s): every such kernel is a mixture of RBFs."""
+        """Draw (count,) factors c with profile(s) = E exp(−½ c s): every such kernel is a mixture of RBF kernels."""
 
     def slope(self) -> "Stationary | None":
         """Return the kernel w with ∂k / ∂ log l_r = w(x, y) (x_r − y_r)² / l_r², if it is one of the library."""
@@ -58,7 +63,7 @@ class Stationary(Kernel):
         return X / self.lengthscale.detach().to(X)
 
     def rounding_lengths(self, X: Tensor) -> Tensor:
-        """Return ‖x_i‖ in lengthscales: no correlation of this kind falls faster than by 1 per lengthscale."""
+        """Return ‖x_i‖ in lengthscales, since no profile falls faster than by 1 per lengthscale."""
         return self.coordinates(X).norm(dim=1)
 
     def sample_frequencies(self, d: int, count: int, generator: Generator) -> Tensor:
@@ -68,7 +73,12 @@ class Stationary(Kernel):
 
 
 class RBF(Stationary):
-    r"""Squared exponential, :math:`\sigma^2 e^{-s/2}`.
+    r"""Squared exponential kernel, :math:`\sigma^2 e^{-s/2}` with the squared scaled distance s of `Stationary`.
+
+    Parameters
+    ----------
+    lengthscale : one number for all features or one for each, in the units of the features
+    variance : k(x, x), in squared units of the function
 
     Examples
     --------
@@ -91,11 +101,17 @@ class RBF(Stationary):
 
 
 class Matern(Stationary):
-    r"""Matérn with ν = 1/2, 3/2 or 5/2.
+    r"""Matérn kernel with ν = 1/2, 3/2 or 5/2.
 
-    With :math:`q = \sqrt{2\nu s}` the three are
+    With :math:`q = \sqrt{2\nu s}` and the squared scaled distance s of `Stationary`, the three are
 
     .. math:: \sigma^2 e^{-q}, \qquad \sigma^2 (1 + q) e^{-q}, \qquad \sigma^2 (1 + q + q^2/3) e^{-q}.
+
+    Parameters
+    ----------
+    lengthscale : one number for all features or one for each, in the units of the features
+    variance : k(x, x), in squared units of the function
+    nu : 0.5, 1.5 or 2.5; functions have derivatives of every order below it
 
     References
     ----------
@@ -140,7 +156,15 @@ class Matern(Stationary):
 
 
 class RationalQuadratic(Stationary):
-    r"""Mixture of RBFs of many lengthscales, :math:`\sigma^2 (1 + s / (2\alpha))^{-\alpha}`.
+    r"""Mixture of RBF kernels of many lengthscales, :math:`\sigma^2 (1 + s / (2\alpha))^{-\alpha}`.
+
+    s is the squared scaled distance of `Stationary`. For large α it is the RBF kernel.
+
+    Parameters
+    ----------
+    lengthscale : one number for all features or one for each, in the units of the features
+    variance : k(x, x), in squared units of the function
+    alpha : the smaller, the more the lengthscales differ
 
     Examples
     --------
@@ -163,10 +187,16 @@ class RationalQuadratic(Stationary):
 
 
 class Periodic(Kernel):
-    r"""Periodic in every feature, :math:`\sigma^2 \exp(-2 \sum_r \sin^2(\pi (x_r - y_r) / p_r) / l_r^2)`.
+    r"""Periodic kernel, :math:`\sigma^2 \exp(-2 \sum_r \sin^2(\pi (x_r - y_r) / p_r) / l_r^2)`.
 
-    Evaluated as an RBF between points on circles, since |e(x) − e(y)|² = 4 sin²(π (x − y) / p) for
+    It is evaluated as an RBF kernel between points on circles, since |e(x) − e(y)|² = 4 sin²(π (x − y) / p) for
     e(x) = (cos 2πx/p, sin 2πx/p).
+
+    Parameters
+    ----------
+    lengthscale : one number for all features or one for each, relative to circles of radius 1
+    period : one number for all features or one for each, in the units of the features
+    variance : k(x, x), in squared units of the function
 
     References
     ----------
@@ -209,7 +239,10 @@ class Periodic(Kernel):
         return self._beside(X)._circles(X).detach()
 
     def rounding_lengths(self, X: Tensor) -> Tensor:
-        """Return twice the length of a period in lengthscales: however many passed, the phase is off by 4u of one."""
+        """Return twice the length of a period in lengthscales.
+
+        However many periods a point is away, its phase is off by at most 4u of one period.
+        """
         periods = (4 * math.pi / self.lengthscale.detach()).expand(X.shape[1])
         return periods.to(X).norm().expand(len(X))
 
@@ -228,9 +261,10 @@ class Periodic(Kernel):
         per_feature(self.period, d, "period")
 
     def _circles(self, X: Tensor) -> Tensor:
-        """Return points on circles; whole periods are taken out without rounding.
+        """Return points on circles. Whole periods are subtracted without rounding.
 
-        The derivative is that of x / p: at whole periods `torch.fmod` and its own derivative round to different turns.
+        The derivative is that of x / p, since `torch.fmod` and its own derivative count different numbers of periods
+        where x is next to a whole number of them.
         """
         turns = X / self.period
         phase = (torch.fmod(X, self.period) / self.period).detach() + (turns - turns.detach())

@@ -21,7 +21,12 @@ SAMPLED_STEPS = 8
 
 @dataclass(frozen=True)
 class Derivatives:
-    """log p and its derivatives in f, one entry for each observation."""
+    """log p and its derivatives in f, one entry for each observation.
+
+    Attributes
+    ----------
+    log_density : log p(y | f), in nats
+    """
 
     log_density: Tensor
     gradient: Tensor
@@ -34,7 +39,14 @@ class Derivatives:
 
 @dataclass(frozen=True)
 class ParameterDerivatives:
-    """Derivatives in the p log hyperparameters, (n, p): of log p, of ∂log p / ∂f and of W."""
+    """Derivatives in the p log hyperparameters, one row for each observation.
+
+    Attributes
+    ----------
+    log_density : (n, p) of log p
+    gradient : (n, p) of ∂log p / ∂f
+    curvature : (n, p) of W
+    """
 
     log_density: Tensor
     gradient: Tensor

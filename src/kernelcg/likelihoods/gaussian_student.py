@@ -14,6 +14,10 @@ from kernelcg.likelihoods.special import student_cumulative
 class Gaussian(Likelihood):
     """y ~ N(f, variance).
 
+    Parameters
+    ----------
+    variance : of the noise, in squared units of y
+
     Examples
     --------
     >>> import torch
@@ -68,6 +72,11 @@ class StudentT(Likelihood):
 
     W is negative where \|w\| > 1: outliers are given up. The variance is infinite for ν ≤ 2; there is no mean for
     ν ≤ 1, the centre stands for it.
+
+    Parameters
+    ----------
+    scale : s, in the units of y
+    degrees : ν, degrees of freedom: the smaller, the heavier the tails
 
     Examples
     --------

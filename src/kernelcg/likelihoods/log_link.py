@@ -94,6 +94,10 @@ class NegativeBinomial(Count):
 
     With r = 1/φ and h = log φμ, log p = y log σ(h) + r log σ(−h) + log Γ(y + r) − log Γ(r) − log y!, log-concave in f.
 
+    Parameters
+    ----------
+    dispersion : φ; towards 0 the counts are Poisson's
+
     Examples
     --------
     >>> import torch
@@ -138,6 +142,10 @@ class Gamma(LogLink):
     """Positive amounts with mean μ = eᶠ and variance μ² / k, k = shape; the exposure plays no part.
 
     With s = log y − f, log p = −k (eˢ − 1 − s) − log y + k log k − k − log Γ(k).
+
+    Parameters
+    ----------
+    shape : k, one over the squared coefficient of variation
 
     Examples
     --------

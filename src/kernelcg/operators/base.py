@@ -54,6 +54,10 @@ class LinearOperator(ABC):
 def in_best_precision(A: Operator) -> Operator:
     """Return A with products in float64, or A itself if it has one precision only.
 
+    Parameters
+    ----------
+    A : the operator
+
     Examples
     --------
     >>> import torch
@@ -69,6 +73,10 @@ def in_best_precision(A: Operator) -> Operator:
 
 class DenseMatrix(LinearOperator):
     """A symmetric matrix whose entries are stored.
+
+    Parameters
+    ----------
+    M : (n, n) the entries
 
     Examples
     --------
@@ -131,7 +139,12 @@ class ConstantInvertible(Invertible, Protocol):
 
 
 class Identity:
-    """No preconditioning: P = I for n rows beside ``like``.
+    """No preconditioning: P = I.
+
+    Parameters
+    ----------
+    n : number of rows
+    like : a tensor whose dtype and device P has; None means float64 on the CPU
 
     Examples
     --------

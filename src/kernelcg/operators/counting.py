@@ -11,7 +11,13 @@ from kernelcg.operators.base import LinearOperator
 
 @dataclass
 class Tally:
-    """Passes over the matrix, and columns multiplied in them."""
+    """How much was multiplied with a matrix.
+
+    Attributes
+    ----------
+    products : passes over the matrix
+    columns : columns that were multiplied in them
+    """
 
     products: int = 0
     columns: int = 0
@@ -32,6 +38,11 @@ class CountsInner(Protocol):
 @dataclass(frozen=True, eq=False)
 class Counting(LinearOperator):
     """Pass every product on to ``operator`` and count it; copies in other precisions share the tally.
+
+    Parameters
+    ----------
+    operator : what products are passed on to
+    tally : where they are counted
 
     Examples
     --------

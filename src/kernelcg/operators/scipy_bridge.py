@@ -46,6 +46,10 @@ class FromScipy(LinearOperator):
 def to_scipy(A: LinearOperator) -> Any:
     """Return A as a `scipy.sparse.linalg.LinearOperator` of float64 NumPy arrays.
 
+    Parameters
+    ----------
+    A : one of our operators
+
     Examples
     --------
     >>> import numpy as np
@@ -68,6 +72,10 @@ def to_scipy(A: LinearOperator) -> Any:
 
 def as_operator(A: Any) -> LinearOperator:
     """Return A as one of our operators: ours, a tensor, an array, a SciPy sparse matrix or LinearOperator.
+
+    Parameters
+    ----------
+    A : symmetric
 
     Examples
     --------

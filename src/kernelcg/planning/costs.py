@@ -91,7 +91,14 @@ class Costs:
 
 @dataclass(frozen=True)
 class Pricing:
-    """What choices below a plan rest on: rates of a machine, the price of a kernel, and sizes. A part of the plan."""
+    """What choices below a plan rest on: rates of a machine, the price of a kernel, and sizes. A part of the plan.
+
+    Attributes
+    ----------
+    profile : rates of the machine
+    price : of an entry of the kernel
+    sizes : ranks and block sizes
+    """
 
     profile: Profile = TYPICAL
     price: KernelPrice = KernelPrice()

@@ -113,6 +113,7 @@ class Plan:
         of this machine alone: another number of workers gives the same numbers
     passed_over : backends that would suit the device better, and why they cannot be used
     noise : variance of the noise relative to that of the process that a few rows showed before; None if nothing did
+    family : "gaussian" or "laplace": which systems are solved
     """
 
     rows: int

@@ -19,6 +19,10 @@ def product_dtype(A: KernelPlusDiagonal) -> torch.dtype:
 
     The solver recomputes residuals in float64 either way; this is about the number of iterations, not the answer.
 
+    Parameters
+    ----------
+    A : K + diagonal
+
     Examples
     --------
     >>> import torch

@@ -30,6 +30,13 @@ class Kept:
 
     It is given up once the iterations above those of the first system it was kept for have cost as much time as
     building it did: no more is lost by keeping it than by having built it.
+
+    Attributes
+    ----------
+    prepared : what depends on the kernel and the data alone; None if there is no preconditioner
+    build_seconds : expected time of building it
+    first_iterations : of the first system that it was kept for; None before
+    excess_seconds : time of iterations above those, so far
     """
 
     prepared: Prepared | None
@@ -78,6 +85,11 @@ def solve(
 
     Parameters
     ----------
+    A : K + diagonal
+    B : (n,) or (n, k) right-hand sides
+    start : first guess of X; None means 0
+    stopping : tolerance and limits of the solve
+    callback : told of every iteration; where it returns True the solve ends
     preconditioner : "auto", the name of a recipe (see `kernelcg.preconditioners.available`), a recipe, a built P,
         or None for plain CG
     generator : source of randomness for building it; None means a fixed seed
@@ -86,6 +98,10 @@ def solve(
 
     The rest is as in `kernelcg.solvers.solve`. ``report.attempts`` says what was chosen, why, what was expected
     and what happened.
+
+    Returns
+    -------
+    SolveReport : the solution and how it was reached
 
     Examples
     --------
@@ -154,9 +170,22 @@ def solve_automatically(
     memory: int | str | None = None,
     pricing: Pricing | None = None,
 ) -> tuple[SolveReport, Kept]:
-    """Solve with an automatic choice and return what was built, to be kept for the next system.
+    """Solve with an automatic choice by costs, and return what was built, to be kept for the next system.
 
-    The choice goes by costs: those that ``pricing`` says, or by default those of this machine's stored profile.
+    Parameters
+    ----------
+    A : K + diagonal
+    B : (n,) or (n, k) right-hand sides
+    start : first guess of X; None means 0
+    stopping : tolerance and limits of the solve
+    callback : told of every iteration; where it returns True the solve ends
+    generator : source of randomness for building a preconditioner; None means a fixed seed
+    memory : bytes that the preconditioner may hold; None means what building it in the budget of the backend leaves
+    pricing : costs of this machine; None means those of its stored profile
+
+    Returns
+    -------
+    report, kept : the solution and how it was reached, and what was built
 
     Examples
     --------
@@ -230,7 +259,20 @@ def solve_reusing(
 
     Only what depends on S and D is refactored; the pivots, the low-rank factor and the neighbours belong to the
     kernel they were made for. A solve that fails with a kept preconditioner goes on with a new one.
-    ``pricing`` is as in `solve_automatically`.
+
+    Parameters
+    ----------
+    A : K + diagonal
+    B : (n,) or (n, k) right-hand sides
+    kept : what an earlier solve returned; None for the first one
+    start : first guess of X; None means 0
+    stopping : tolerance and limits of the solve
+    callback : told of every iteration; where it returns True the solve ends
+    generator, memory, pricing : as in `solve_automatically`
+
+    Returns
+    -------
+    report, kept : the solution and how it was reached, and what to keep for the next system
 
     Examples
     --------

@@ -91,6 +91,11 @@ def available() -> dict[str, type[Preconditioner]]:
 def recipe(name: str, **options: Any) -> Preconditioner:
     """Return the recipe of this name with these options; `ValueError` for a name nobody has.
 
+    Parameters
+    ----------
+    name : as in `available`
+    options : fields of the recipe, such as ``rank=200``
+
     Examples
     --------
     >>> from kernelcg.preconditioners import recipe

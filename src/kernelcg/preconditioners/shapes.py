@@ -74,6 +74,10 @@ class Factored(ABC):
 class Diagonal(Factored):
     """P = diag(d).
 
+    Parameters
+    ----------
+    diagonal : (n,) d, positive
+
     Examples
     --------
     >>> import torch
@@ -119,6 +123,15 @@ class BlockDiagonal(Factored):
     ----------
     groups : for each size b, the row numbers (g, b) of its g blocks and their factors L (g, b, b)
     jitter : what had to be added to the blocks, relative to their diagonal, to factor them
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.preconditioners import BlockDiagonal
+    >>> factor = torch.tensor([[[2.0, 0.0], [1.0, 1.0]]]).double()  # L of the one block, of rows 0 and 1
+    >>> P = BlockDiagonal([(torch.tensor([[0, 1]]), factor)])
+    >>> P.solve(torch.tensor([[6.0], [4.0]]).double()).T  # (LLᵀ) x = b
+    tensor([[1., 1.]], dtype=torch.float64)
     """
 
     def __init__(self, groups: list[tuple[Tensor, Tensor]], jitter: float = 0.0):
@@ -172,6 +185,16 @@ class SparseInverse(Factored):
     values : (n, q + 1) entries, 0 where there is none
     order : (n,) the points from first to last; row i has entries only at points that come before it
     by_torch : whether torch does all of it, where the data are; None means that SciPy helps for data on the CPU
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.preconditioners import SparseInverse
+    >>> columns = torch.tensor([[-1, 0], [0, 1]])  # the second row has an entry at the first point
+    >>> values = torch.tensor([[0.0, 1.0], [0.5, 2.0]]).double()
+    >>> P = SparseInverse(columns, values, torch.tensor([0, 1]))
+    >>> P.solve(torch.ones(2, 1).double()).T  # GᵀG b
+    tensor([[2.2500, 5.0000]], dtype=torch.float64)
     """
 
     def __init__(self, columns: Tensor, values: Tensor, order: Tensor, by_torch: bool | None = None):
@@ -267,6 +290,19 @@ class LowRankPlus:
     :math:`D^{-1} - D^{-1} F (I + F^\top D^{-1} F)^{-1} F^\top D^{-1}` cancels. The factors λ that the paper's
     sections 3.1 and 3.2 lack (`tests/paper/test_errata.py`, items 6 and 7) have no place to be forgotten.
     Costs O(n m²) to make and O(n m k) to apply; n m numbers are stored.
+
+    Parameters
+    ----------
+    base : C, one of the shapes above
+    F : (n, m) the low-rank factor
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.preconditioners import Diagonal, LowRankPlus
+    >>> P = LowRankPlus(Diagonal(torch.ones(2).double()), torch.ones(2, 1).double())  # [[2, 1], [1, 2]]
+    >>> P.solve(torch.tensor([[3.0], [3.0]]).double()).T.round(decimals=4)
+    tensor([[1., 1.]], dtype=torch.float64)
     """
 
     is_constant = True
@@ -317,6 +353,21 @@ class InnerSolve:
     """P known by its products alone; P⁻¹R is itself computed by conjugate gradients, to a loose tolerance.
 
     ``inner`` counts what that costs. The tolerance makes P⁻¹ change from call to call: flexible PCG is needed.
+
+    Parameters
+    ----------
+    operator : P
+    stopping : tolerance and limits of the inner solves
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.operators import DenseMatrix
+    >>> from kernelcg.preconditioners import InnerSolve
+    >>> from kernelcg.solvers import Stopping
+    >>> P = InnerSolve(DenseMatrix(2 * torch.eye(3).double()), Stopping(rtol=1e-3))
+    >>> P.solve(torch.ones(3, 1).double()).T
+    tensor([[0.5000, 0.5000, 0.5000]], dtype=torch.float64)
     """
 
     is_constant = False

@@ -29,6 +29,10 @@ class LogDeterminant:
         lower bound of the spectrum is known
     per_probe : (k,) estimates whose mean is ``value``
     tried : what was done beyond the plain process, and why
+    status : CONVERGED if the quadrature error met its tolerance
+    iterations : steps of the Lanczos processes
+    products, columns : passes over the matrix, and columns multiplied in them
+    seconds : how long it took
     """
 
     value: float
@@ -68,6 +72,11 @@ def log_determinant(
 
     Parameters
     ----------
+    A : symmetric positive definite, in any form that `kernelcg.operators.as_operator` takes
+    probes : number of random columns
+    generator : source of randomness: the same state gives the same numbers
+    preconditioner : P, whose log-determinant is known; None means the identity
+    max_iterations : steps after which it ends
     spectrum_floor : a number known to be below every eigenvalue of M: 1 if P ⪯ A (low rank from Cholesky
         pivots plus the whole diagonal), for A = S K S + D without P the smallest entry of D, which is the
         default then. Gauss quadrature is above the truth and Gauss–Radau with a node at the floor below it, for
@@ -75,6 +84,10 @@ def log_determinant(
         the bracket wrong, so give none for other preconditioners.
     tolerance : stop when the quadrature error, the bracket's width or else the change over the last steps, is
         below this many nats; None means a twentieth of the standard error
+
+    Returns
+    -------
+    LogDeterminant : the estimate in nats, its standard error, and a bracket of its quadrature
 
     References
     ----------

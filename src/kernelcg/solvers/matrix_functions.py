@@ -33,10 +33,17 @@ FUNCTIONS: dict[str, Function] = {"sqrt": np.sqrt, "inverse_sqrt": lambda values
 
 @dataclass(frozen=True, eq=False)
 class FunctionReport:
-    """f(A) V, an estimate of the error of each column (2-norm), and how it was reached.
+    """f(A) V, with estimates of its error, and how it was reached.
 
-    ``status`` is CONVERGED only if every estimate is below ``rtol`` times the norm of its column.
-    ``solves`` holds the reports of the shifted systems if there were any.
+    Attributes
+    ----------
+    value : (n, k) f(A) V
+    error_estimates : (k,) of the 2-norm of the error of each column
+    status : CONVERGED only if every estimate is below rtol times the norm of its column
+    iterations : steps of the process
+    products, columns : passes over the matrix, and columns multiplied in them
+    seconds : how long it took
+    solves : reports of the shifted systems if there were any
     """
 
     value: Tensor
@@ -69,6 +76,14 @@ def apply_function(A: Any, V: Any, function: str, *, rtol: float = 1e-6, max_ite
     extrapolates the change between successive approximations geometrically. Where A is too ill-conditioned for
     that, see `apply_function_rational`, which can be preconditioned.
 
+    Parameters
+    ----------
+    A : symmetric positive definite, in any form that `kernelcg.operators.as_operator` takes
+    V : (n,) or (n, k)
+    function : "sqrt", "inverse_sqrt" or "log"
+    rtol : estimated error of each column relative to its norm
+    max_iterations : steps after which it ends
+
     References
     ----------
     Frommer, Lund & Szyld (2017), Block Krylov subspace methods for functions of matrices.
@@ -99,6 +114,15 @@ def sample(
     With :math:`P = L L^\top` and :math:`w = L z \sim N(0, P)` a draw is :math:`L M^{1/2} z`,
     :math:`M = L^{-1} A L^{-\top}`, computed as :math:`(A P^{-1})^{1/2} w` without ever forming L. This is not
     :math:`A^{1/2} z`, but it has the same distribution, and needs few steps when P is close to A.
+
+    Parameters
+    ----------
+    A : symmetric positive definite, in any form that `kernelcg.operators.as_operator` takes
+    count : number of draws
+    generator : source of randomness: the same state gives the same numbers
+    preconditioner : P, which must not change between calls; None means the identity
+    rtol : estimated error of each draw relative to its norm
+    max_iterations : steps after which it ends
 
     References
     ----------

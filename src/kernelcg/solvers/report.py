@@ -29,8 +29,13 @@ class Status(Enum):
 class Stopping:
     """Stop a column once its recomputed residual has ‖b − Ax‖ ≤ max(atol, rtol ‖b‖), or at a limit.
 
-    ``patience`` is the number of iterations without a gain of 1 %, in any column's best residual or in the energy
-    xᵀb − ½xᵀAx that CG maximises, after which the solve is called stagnated.
+    Parameters
+    ----------
+    rtol, atol : relative and absolute tolerance of every column
+    max_iterations : number of iterations after which the solve ends
+    max_seconds : seconds after which it ends
+    patience : number of iterations without a gain of 1 %, in any column's best residual or in the energy xᵀb − ½xᵀAx
+        that CG maximises, after which the solve is called stagnated
     """
 
     rtol: float = 1e-6
@@ -55,7 +60,11 @@ class Stopping:
 class Progress:
     """One iteration of a solve: what an event of the kind ITERATION tells.
 
-    The residuals are on the CPU, wherever the solve runs.
+    Attributes
+    ----------
+    iteration : counted from 0, the start
+    relative_residuals : (k,) ‖r‖ / ‖b‖ of each column, on the CPU wherever the solve runs
+    seconds : since the solve began
     """
 
     iteration: int
@@ -76,7 +85,18 @@ class Approach(Enum):
 
 @dataclass(frozen=True)
 class Attempt:
-    """One method tried on the way to a solution: what was chosen and why, what was expected, what happened."""
+    """One method that was tried on the way to a solution.
+
+    Attributes
+    ----------
+    what : the method
+    why : the reason of the choice
+    expected_iterations, expected_seconds : what the choice went by; NaN where nothing was expected
+    build_seconds : time of building the preconditioner
+    iterations, solve_seconds : what the solve took
+    status : how it ended
+    approach : the kind of the method
+    """
 
     what: str
     why: str
@@ -121,6 +141,10 @@ class SolveReport:
     condition_preconditioned : the same of κ(P⁻¹A)
     tried : what was done beyond the plain iteration, and why, in order
     attempts : the methods of an automatic choice, in order
+    right_hand_norms : (k,) ‖b‖
+    seconds : how long the solve took
+    method : name of the algorithm
+    precision : dtype of the products
     """
 
     solution: Tensor

@@ -62,10 +62,19 @@ def apply_function_rational(
 ) -> FunctionReport:
     """Return f(A) V for f = "sqrt", "inverse_sqrt" or "log" as a sum of shifted solves Σ w_i (A + t_i I)⁻¹ V.
 
-    ``preconditioner(t)`` builds one for A + tI (for a low-rank recipe: the same factor with t added to the
-    diagonal); ``interval`` encloses the spectrum of A, by default that of `spectral_interval`; ``stopping`` gives
-    the limits of each solve, whose tolerance follows from rtol. Products are in float64. The error estimate adds
-    the error of the fractions on the interval to the bound ‖r_i‖ / (low + t_i) of each solve.
+    Products are in float64. The error estimate adds the error of the fractions on the interval to the bound
+    ‖r_i‖ / (low + t_i) of each solve.
+
+    Parameters
+    ----------
+    A : symmetric positive definite, in any form that `kernelcg.operators.as_operator` takes
+    V : (n,) or (n, k)
+    function : "sqrt", "inverse_sqrt" or "log"
+    preconditioner : a function of t that builds one for A + tI; for a low-rank recipe the same factor with t added to
+        the diagonal
+    interval : encloses the spectrum of A; None means that of `spectral_interval`
+    rtol : estimated error of each column relative to its norm
+    stopping : limits of each solve, whose tolerance follows from rtol
 
     References
     ----------
@@ -121,6 +130,11 @@ def spectral_interval(A: LinearOperator, steps: int = 20) -> tuple[float, float]
     The lower end is what the operator knows for certain: for A = S K S + D the smallest entry of D. An operator that
     knows nothing is refused, since small eigenvalues are what no estimate finds. The upper end comes from a few
     Lanczos steps, with a margin of 10 %.
+
+    Parameters
+    ----------
+    A : an operator that knows a lower bound of its spectrum
+    steps : of the Lanczos process
 
     Examples
     --------

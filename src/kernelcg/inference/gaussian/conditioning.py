@@ -57,11 +57,20 @@ def condition(
 
     Parameters
     ----------
+    problem : the data
+    gp : the process with its hyperparameters
+    method : "direct" or "iterative"
+    preconditioner : "auto", the name of a recipe, a recipe, or None for plain CG
+    generator : source of randomness: the same state gives the same numbers
     stopping : tolerance of the weights a and of covariances
     variance_tolerance : certified relative error of predictive variances, noise included
     start : (n, c + b) first guess for A⁻¹[Y, H], Y without the drift of ordinary least squares
     prepared : a preconditioner for this kernel and these data to begin with; more is done if it does not suffice
     callback : told of the iterations of all solves
+
+    Returns
+    -------
+    Posterior : the process given the data
 
     Examples
     --------

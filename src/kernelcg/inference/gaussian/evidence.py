@@ -37,6 +37,11 @@ def evidence(
 
     Parameters
     ----------
+    gp : the process with its hyperparameters
+    X : (n, d) inputs
+    preconditioner : "auto", the name of a recipe, a recipe, or None for plain CG
+    rtol : relative residual of the linear solves
+    backend : where products run; None means the best one here
     y : (n,) or (n, c)
     noise_variance : (n,) known variances that are added to the noise of ``gp``
     mean : "zero", "constant" or "linear" drift, fitted by generalised least squares
@@ -90,6 +95,12 @@ def log_marginal_likelihood(
 
     and is the gradient that was computed along with the value. The options are those of `evidence`, which also gives
     standard errors.
+
+    Parameters
+    ----------
+    gp : the process with its hyperparameters
+    X, y : (n, d) inputs and (n,) or (n, c) observations
+    noise_variance, mean, method, preconditioner, probes, rtol, seed, backend : as in `evidence`
 
     Raises
     ------

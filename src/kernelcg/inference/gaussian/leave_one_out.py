@@ -61,6 +61,12 @@ def leave_one_out(posterior: Posterior, *, probes: int = 64, generator: Generato
     their own error. Else it is estimated by probes with the low-rank part as control variate. An error of a in the norm
     of A, and one of the drift's coefficients in that of S, change a_i by no more than that times [A⁻¹]_ii^½.
 
+    Parameters
+    ----------
+    posterior : the process given the data
+    probes : random columns by which the diagonal of A⁻¹ is estimated where there is no factor
+    generator : source of randomness: the same state gives the same numbers
+
     References
     ----------
     Dubrule (1983), Cross validation of kriging in a unique neighborhood; Rasmussen & Williams (2006), section 5.4.2.

@@ -142,9 +142,29 @@ def iterative_estimate(
     gradient in all hyperparameters, and if the ``value`` is wanted a Lanczos process of its own; ``errors`` asks for
     standard errors of the gradient, four more passes.
 
+    Parameters
+    ----------
+    problem : the data
+    gp : the process with its hyperparameters
+    numerics : how the evaluation works
+    trail : what an evaluation nearby has left, or None
+    value : whether the value is wanted beside the gradient
+    errors : whether standard errors of the gradient are wanted
+    callback : told of every iteration of the solve
+
     References
     ----------
     Cutajar et al. (2016), section 3.3 (signs of its gradient: `tests/paper/test_errata.py`); Wenger et al. (2022).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.inference import GaussianProcess, Regression, iterative_estimate
+    >>> from kernelcg.kernels import RBF
+    >>> X = torch.linspace(0, 6, 60).double()[:, None]
+    >>> found, trail = iterative_estimate(Regression(X, torch.sin(X)), GaussianProcess(RBF(1.0), 0.01))
+    >>> found.gradient.shape  # in log lengthscale, log variance and log noise
+    torch.Size([3])
     """
     theta = gp.log_parameters().detach()
     gp = gp.with_log_parameters(theta)  # what is built here can be built again from theta, to the last bit

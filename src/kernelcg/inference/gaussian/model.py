@@ -21,7 +21,12 @@ from kernelcg.solvers.least_squares import least_squares
 
 
 class Noise(Parametric):
-    """Gaussian noise of unknown variance, the same for all observations."""
+    """Gaussian noise of unknown variance, the same for all observations.
+
+    Parameters
+    ----------
+    variance : in squared units of y
+    """
 
     SCALARS: ClassVar[tuple[str, ...]] = ("variance",)
 
@@ -29,7 +34,13 @@ class Noise(Parametric):
 
 
 class GaussianProcess(Parametric):
-    """y = h(x)ᵀβ + f(x) + ε with f ~ GP(0, kernel) and ε ~ N(0, noise); the drift h belongs to the data."""
+    """y = h(x)ᵀβ + f(x) + ε with f ~ GP(0, kernel) and ε ~ N(0, noise); the drift h belongs to the data.
+
+    Parameters
+    ----------
+    kernel : covariance function of f
+    noise : of the observations: a `Noise`, or its variance in squared units of y
+    """
 
     kernel: Kernel
     noise: Noise
@@ -47,11 +58,18 @@ class Regression:
 
     Parameters
     ----------
+    X : (n, d) inputs
+    Y : (n, c) observations
+    backend : where products run
     noise_variance : (n,) known part of the noise variance of each observation, beside the one that is learned
     mean : "zero", "constant" or "linear" drift
     precision : of the products in iterative work; None means float32 where its rounding stays below the noise
     pricing : what choices by cost go by
     stored : whether K is stored for the products of iterative work
+
+    Attributes
+    ----------
+    drift : the drift functions h
     """
 
     X: Tensor

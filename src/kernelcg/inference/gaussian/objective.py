@@ -25,6 +25,13 @@ class Objective(PlannedCriterion):
 
     Leave-one-out errors need the diagonal of A⁻¹, whose estimates enter as reciprocals: few probes would bias them, so
     that criterion is always computed exactly, and learned on as many rows as that allows.
+
+    Parameters
+    ----------
+    problem : the data
+    criterion : "marginal_likelihood", "loo" or "gcv"
+    method : "direct", "iterative" or "auto"
+    numerics : how iterative evaluations work
     """
 
     problem: Regression

@@ -47,7 +47,23 @@ VISIBLE_BESIDE_NOISE, VISIBLE_BESIDE_Y = 1e-2, 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """A conditioned process: the weights a = A⁻¹(Y − Hβ), the drift's coefficients, and what solves further systems."""
+    """A conditioned process: the weights a = A⁻¹(Y − Hβ), the drift's coefficients, and what solves further systems.
+
+    Attributes
+    ----------
+    gp : the process with its hyperparameters
+    problem : the data
+    beta : (b, c) coefficients of the drift
+    weights : a, with its residual and a bound of its error
+    drift_weights : A⁻¹H, likewise
+    report : of the solve for both
+    bound : what bounds the errors of solves; None where it was left out of a file
+    rounding : how far rounding moves products
+    P : preconditioner of further solves; None means the automatic choice
+    kept : what that was built from
+    stopping : tolerance and limits of further solves
+    variance_tolerance : relative error of predictive variances that is aimed at
+    """
 
     gp: GaussianProcess
     problem: Regression

@@ -34,6 +34,15 @@ def draws(
 
     Up to a thousand points by their covariance, more by `pathwise` draws.
 
+    Parameters
+    ----------
+    posterior : the process given the data
+    X : (t, d) new inputs
+    count : number of draws
+    generator : source of randomness: the same state gives the same numbers
+    noisy : whether to draw observations, with noise, instead of the latent process
+    rtol : relative error of the products with square roots of matrices
+
     Examples
     --------
     >>> import torch
@@ -72,6 +81,15 @@ def pathwise(
     has the posterior's mean and covariance. Draws of the latent process carry white noise, which keeps the joint
     matrix well conditioned: a thousandth of the noise variance or, if that is more but no more than a thousandth of
     what the observations have, a millionth of the variance of the process.
+
+    Parameters
+    ----------
+    posterior : the process given the data
+    X : (t, d) new inputs
+    count : number of draws
+    generator : source of randomness: the same state gives the same numbers
+    noisy : whether to draw observations, with noise, instead of the latent process
+    rtol : relative error of the products with square roots of matrices
 
     References
     ----------

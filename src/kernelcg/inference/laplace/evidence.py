@@ -63,10 +63,34 @@ def laplace_estimate(
     - \tfrac12 t^\top \partial_\phi \nabla \log p` with t = K v + H c, c = (HᵀRH)⁻¹Hᵀ(I + WK)⁻¹u. One adjoint solve
     serves all hyperparameters, and the probes of the trace give diag(Σ) too, since SᵀΣS = I − A⁻¹.
 
+    Parameters
+    ----------
+    problem : the data
+    gp : the latent process with its hyperparameters
+    method : "direct" or "iterative"
+    numerics : how iterative evaluations work
+    trail : what an evaluation nearby has left, or None
+    value : whether the value is wanted beside the gradient
+    errors : whether standard errors of the gradient are wanted
+    mode_rtol : of the mode, as in `condition_laplace`; None means what the evaluation needs
+    callback : told of every iteration of all solves
+
     References
     ----------
     Cutajar et al. (2016), supplement (its signs and its divisions by √W: `tests/paper/test_errata.py`, items 8, 10,
     23); Rasmussen & Williams (2006), chapters 3 and 5.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.inference import LatentProcess, Observations, laplace_estimate
+    >>> from kernelcg.kernels import RBF
+    >>> from kernelcg.likelihoods import BernoulliLogit
+    >>> X = torch.linspace(0, 6, 60).double()[:, None]
+    >>> labels = (torch.sin(X[:, 0]) > 0).double()
+    >>> found, trail = laplace_estimate(Observations(X, labels), LatentProcess(RBF(1.0), BernoulliLogit()), "direct")
+    >>> found.gradient.shape  # in log lengthscale and log variance
+    torch.Size([2])
     """
     gp = gp.with_log_parameters(gp.log_parameters().detach())
     theta, problem = gp.log_parameters(), problem.with_kernel(gp.kernel)

@@ -21,7 +21,13 @@ from kernelcg.planning.planner import Workload
 
 
 class LatentProcess(Parametric):
-    """y ~ p(y | h(x)ᵀβ + f(x)) with f ~ GP(0, kernel); one f for each class if the likelihood is Softmax."""
+    """y ~ p(y | h(x)ᵀβ + f(x)) with f ~ GP(0, kernel); one f for each class if the likelihood is Softmax.
+
+    Parameters
+    ----------
+    kernel : covariance function of f
+    likelihood : p(y | f)
+    """
 
     kernel: Kernel
     likelihood: Likelihood | Softmax
@@ -46,6 +52,8 @@ class Observations:
 
     Parameters
     ----------
+    X : (n, d) inputs
+    backend : where products run
     y : numbers, or class numbers 0, …, C − 1 if there are ``classes``
     exposure : (n,) time or area behind a count, trials of a binomial
     mean : "zero", "constant" or "linear" drift of the latent process; "zero" for classes
@@ -53,6 +61,10 @@ class Observations:
     precision : of the products in iterative work; None means float32 where its rounding stays below the noise
     pricing : what choices by cost go by
     stored : whether K is stored for products
+
+    Attributes
+    ----------
+    drift : the drift functions h
     """
 
     X: Tensor

@@ -15,7 +15,14 @@ from kernelcg.planning.planner import Options, Resources, planned
 
 @dataclass(frozen=True, eq=False)
 class LaplaceObjective(PlannedCriterion):
-    """The approximate log marginal likelihood of data as a function of the hyperparameters; as `Objective`."""
+    """The approximate log marginal likelihood of data as a function of the hyperparameters; as `Objective`.
+
+    Parameters
+    ----------
+    problem : the data
+    method : "direct", "iterative" or "auto"
+    numerics : how iterative evaluations work
+    """
 
     problem: Observations
     method: str = "auto"

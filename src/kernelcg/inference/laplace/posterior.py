@@ -91,7 +91,21 @@ class LatentPrediction:
 
 @dataclass(frozen=True, eq=False)
 class LaplacePosterior:
-    """p(f | y) ≈ N(f̂, (K⁻¹ + W)⁻¹): the mode, what solves further systems, and how far the mode may be off."""
+    """p(f | y) ≈ N(f̂, (K⁻¹ + W)⁻¹): the mode, what solves further systems, and how far the mode may be off.
+
+    Attributes
+    ----------
+    gp : the latent process with its hyperparameters
+    problem : the data
+    mode : f̂ and what belongs to it
+    method : "direct" or "iterative"
+    numerics : how iterative solves work
+    error : how far the mode may be off
+    system : what solves with I + W^½KW^½; None where it was left out of a file
+    apart : the points at which W is negative; None where it was left out of a file
+    RH : (N, b) R H for the drift functions H and R = W(I + KW)⁻¹
+    variance_tolerance : relative error of predictive latent variances that is aimed at
+    """
 
     gp: LatentProcess
     problem: Observations
@@ -273,10 +287,30 @@ def condition_laplace(
 
     Parameters
     ----------
+    problem : the data
+    gp : the latent process with its hyperparameters
+    method : "direct" (Cholesky) or "iterative" (preconditioned CG)
+    numerics : how iterative solves work
     rtol : of the mode: ‖∇log p(f̂) − a‖ relative to ‖∇log p(f̂)‖
     variance_tolerance : certified relative error of predictive latent variances
     start : f of a mode nearby
     callback : told of the iterations of all solves
+
+    Returns
+    -------
+    LaplacePosterior : the latent process given the data
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.inference import LatentProcess, Observations, condition_laplace
+    >>> from kernelcg.kernels import RBF
+    >>> from kernelcg.likelihoods import Poisson
+    >>> X = torch.linspace(0, 6, 30).double()[:, None]
+    >>> counts = torch.round(torch.exp(1 + torch.sin(X[:, 0])))
+    >>> posterior = condition_laplace(Observations(X, counts, mean="constant"), LatentProcess(RBF(1.0), Poisson()))
+    >>> bool((posterior.mean(X)[:, 0].exp() - counts).abs().max() < 2)
+    True
     """
     gp = gp.with_log_parameters(gp.log_parameters().detach())
     problem = problem.with_kernel(gp.kernel)

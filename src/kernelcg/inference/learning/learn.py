@@ -36,7 +36,16 @@ WIDEST = 5 * math.log(10)
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """The hyperparameters found, the way there, and whether the search ended by itself."""
+    """The hyperparameters found, the way there, and whether the search ended by itself.
+
+    Attributes
+    ----------
+    steps : those that were accepted
+    evaluations : of the criterion and its gradient
+    converged : whether the search ended by itself
+    reason : why it ended, in words
+    seconds : how long it took
+    """
 
     gp: Any
     """The process with the hyperparameters found, of the same type as the one that learning started with."""
@@ -122,6 +131,10 @@ def learn(
 
     Parameters
     ----------
+    objective : the criterion, such as `Objective`
+    gp : the process from whose hyperparameters learning starts
+    max_steps : steps after which it ends
+    generator : source of randomness: the same state gives the same numbers
     optimizer : "lbfgs": the criterion with the same probes everywhere, a smooth function, maximised on a growing
         part of the data. "adagrad": the paper's stochastic gradient ascent, fresh probes at every step, all data.
         "adam": the same with momentum. A function: a `GivenOptimizer`, all data. None: nothing is learned
@@ -137,6 +150,17 @@ def learn(
     Raises
     ------
     StateMismatch : if the state to resume from is of other data, another process or other options
+
+    Examples
+    --------
+    >>> import torch
+    >>> from kernelcg.inference import GaussianProcess, Objective, Regression, learn
+    >>> from kernelcg.kernels import RBF
+    >>> X = torch.linspace(0, 6, 40).double()[:, None]
+    >>> start = GaussianProcess(RBF(0.3), 0.1)
+    >>> learned = learn(Objective(Regression(X, torch.sin(X))), start, generator=torch.Generator().manual_seed(0))
+    >>> float(learned.gp.kernel.lengthscale) > 0.3
+    True
     """
     now = time.perf_counter()
     search = _search(objective, gp, optimizer, now, callback, resume, priors)

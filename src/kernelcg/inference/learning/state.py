@@ -23,7 +23,15 @@ class Stage:
 
 @dataclass(frozen=True)
 class Step:
-    """One accepted step."""
+    """One accepted step.
+
+    Attributes
+    ----------
+    rows : of the data that it learned from
+    method : "direct" or "iterative"
+    value : of the criterion plus the log prior, in nats; NaN where it is not known
+    seconds : since learning began
+    """
 
     rows: int
     method: str
@@ -73,6 +81,13 @@ class TrainingState:
     """All that decides what learning does next, and what it did so far.
 
     One that comes with an event holds no preconditioner: that is built again, to the same bits, when learning goes on.
+
+    Attributes
+    ----------
+    origin : what it belongs to: the data, the process and the options
+    at : where the search is
+    steps : those that were accepted so far
+    evaluations : of the criterion so far
     """
 
     origin: Origin
