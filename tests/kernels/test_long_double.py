@@ -9,14 +9,18 @@ from kernelcg.kernels import (
     RBF,
     Constant,
     Cosine,
+    Hamming,
     Kernel,
     Laplacian,
     Linear,
     Matern,
+    MinMax,
     Periodic,
     Polynomial,
     Power,
     RationalQuadratic,
+    Tanimoto,
+    Wave,
 )
 from kernelcg.kernels.long_double import LONG_ROUNDOFF, long_double_entries, reals
 
@@ -38,6 +42,10 @@ KERNELS = [
     Constant(0.3),
     Power(RBF(2.0), 3),
     RBF(0.5) + Linear(2.0) * Constant(3.0),
+    Wave([0.7, 1.3], 2.0),
+    Hamming([0.5, 2.0], 1.2),
+    Tanimoto(2.0),
+    RBF(0.5).on(1) * Periodic(0.5, 0.7).on([0, 1]),
 ]
 
 
@@ -56,6 +64,13 @@ def test_the_same_as_in_float64(kernel):
     found = long_double_entries(kernel)(reals(X), reals(Y))
     assert found.dtype == np.longdouble
     np.testing.assert_allclose(found.astype(float), kernel(X, Y).numpy(), rtol=1e-13, atol=1e-14)
+
+
+def test_amounts_are_the_same_as_in_float64():
+    X, Y = normal(15, 2).abs(), normal(11, 2, seed=1).abs()
+    Y[0] = 0.0
+    found = long_double_entries(MinMax(1.3))(reals(X), reals(Y))
+    np.testing.assert_allclose(found.astype(float), MinMax(1.3)(X, Y).numpy(), rtol=1e-14)
 
 
 @extended_only

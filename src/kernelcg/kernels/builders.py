@@ -1,5 +1,6 @@
 """Kernels made of others: waves and spectral mixtures, additive kernels, warped inputs."""
 
+import math
 from collections.abc import Callable, Sequence
 from functools import reduce
 from itertools import combinations
@@ -11,7 +12,7 @@ from torch import Generator, Tensor
 from kernelcg.arguments import positive
 from kernelcg.kernels.base import Kernel
 from kernelcg.kernels.composite import Sum
-from kernelcg.kernels.stationary import RBF, per_feature
+from kernelcg.kernels.stationary import RBF, parts_of_periods, per_feature
 
 
 class Wave(Kernel):
@@ -57,9 +58,10 @@ class Wave(Kernel):
         return torch.stack([torch.cos(angle), torch.sin(angle)], dim=1)
 
     def rounding_lengths(self, X: Tensor) -> Tensor:
-        """Return the phase of each point: the entry is off by as much as the phase is rounded."""
-        per_feature(self.period, X.shape[1], "period")
-        return 2 * torch.pi * (X / self.period.detach().to(X)).abs().sum(1)
+        """Return π d (d + 4) / 2: however many periods passed, d parts of one are rounded, added and subtracted."""
+        d = X.shape[1]
+        per_feature(self.period, d, "period")
+        return X.new_full((len(X),), 0.5 * torch.pi * d * (d + 4))
 
     def sample_frequencies(self, d: int, count: int, generator: Generator) -> Tensor:
         per_feature(self.period, d, "period")
@@ -67,7 +69,7 @@ class Wave(Kernel):
 
     def _turns(self, X: Tensor) -> Tensor:
         per_feature(self.period, X.shape[1], "period")
-        return (X / self.period).sum(1)
+        return parts_of_periods(X, self.period).sum(1)
 
 
 class Warped(Kernel):
@@ -106,14 +108,28 @@ class Warped(Kernel):
     def coordinates(self, X: Tensor) -> Tensor:
         return self.part.coordinates(self._beside(X)._bent(X).detach())
 
+    def rounding_lengths(self, X: Tensor) -> Tensor:
+        """Return eight times that of the part at the far corner: bent inputs are up to 1 and known to some units."""
+        corner = torch.ones(1, X.shape[1], dtype=torch.float64, device=X.device)
+        return (8 * self.part.rounding_lengths(corner)).to(X).expand(len(X))
+
     def _bent(self, X: Tensor) -> Tensor:
+        """Return w(x) from logarithms, which keep the digits of x^a next to 0 and of 1 − x^a next to 0."""
         per_feature(self.a, X.shape[1], "a")
         per_feature(self.b, X.shape[1], "b")
         if len(X) and bool(((X.detach() < 0) | (X.detach() > 1)).any()):
             raise ValueError("Warped needs inputs between 0 and 1; scale them, for example by MinMaxScaler")
-        smallest = torch.finfo(X.dtype).tiny  # x^a is differentiable in a from here on
-        inner = 1 - X.clamp_min(smallest).pow(self.a)
-        return 1 - inner.clamp_min(smallest).pow(self.b)
+        at_end = (X == 0) | (X == 1)  # where logarithms and their derivatives are infinite
+        log_power = self.a * torch.where(at_end, 0.5, X).log()
+        return torch.where(at_end, X, -torch.expm1(self.b * _log_of_rest(log_power)))
+
+
+def _log_of_rest(t: Tensor) -> Tensor:
+    """Return log(1 − eᵗ) for t < 0, by each formula where the other one loses digits, and safe where it is not used."""
+    near = t > -math.log(2)
+    smallest = torch.finfo(t.dtype).tiny
+    by_difference = torch.log(-torch.expm1(torch.where(near, t.clamp_max(-smallest), -1.0)))
+    return torch.where(near, by_difference, torch.log1p(-torch.exp(torch.where(near, -1.0, t))))
 
 
 def spectral_mixture(periods: Sequence[Any], lengthscales: Sequence[Any], variances: Sequence[float]) -> Kernel:

@@ -12,9 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kernelcg.kernels.base import Kernel
+from kernelcg.kernels.builders import Wave
 from kernelcg.kernels.composite import Constant, Linear, Product, Sum
 from kernelcg.kernels.laplacian import Laplacian
+from kernelcg.kernels.mapped import OnColumns
 from kernelcg.kernels.polynomial import Cosine, Polynomial, Power
+from kernelcg.kernels.similarities import Hamming, MinMax, Tanimoto
 from kernelcg.kernels.stationary import RBF, Matern, Periodic, RationalQuadratic, Stationary
 
 REAL = np.longdouble
@@ -58,6 +61,9 @@ def long_double_entries(kernel: Kernel) -> Entries | None:
     if isinstance(kernel, Power):
         base, exponent = long_double_entries(kernel.kernel), kernel.exponent
         return None if base is None else lambda X, Y: base(X, Y) ** exponent
+    if isinstance(kernel, OnColumns):
+        part, columns = long_double_entries(kernel.part), np.array(kernel.columns, dtype=int)
+        return None if part is None else lambda X, Y: part(X[:, columns], Y[:, columns])
     formulas: dict[type[Kernel], Callable[[Any, Reals, Reals], Reals]] = {
         Constant: _constant,
         Linear: _linear,
@@ -65,6 +71,10 @@ def long_double_entries(kernel: Kernel) -> Entries | None:
         Cosine: _cosine,
         Laplacian: _laplacian,
         Periodic: _periodic,
+        Wave: _wave,
+        Hamming: _hamming,
+        Tanimoto: _tanimoto,
+        MinMax: _min_max,
         RBF: _stationary,
         Matern: _stationary,
         RationalQuadratic: _stationary,
@@ -77,6 +87,8 @@ def has_sines(kernel: Kernel) -> bool:
     """Whether an entry takes a sine for each feature, which is most of what it costs."""
     if isinstance(kernel, Sum | Product):
         return has_sines(kernel.left) or has_sines(kernel.right)
+    if isinstance(kernel, OnColumns):
+        return has_sines(kernel.part)
     return has_sines(kernel.kernel) if isinstance(kernel, Power) else isinstance(kernel, Periodic)
 
 
@@ -115,6 +127,30 @@ def _periodic(kernel: Periodic, X: Reals, Y: Reals) -> Reals:
         phases = [np.fmod(Z[:, r], period) / period for Z in (X, Y)]  # whole periods taken out without rounding
         total = total + (np.sin(pi * np.subtract.outer(*phases)) / length) ** 2
     return reals(kernel.variance) * np.exp(-2 * total)
+
+
+def _wave(kernel: Wave, X: Reals, Y: Reals) -> Reals:
+    periods = np.broadcast_to(reals(kernel.period), X.shape[1])
+    turns = [(np.fmod(Z, periods) / periods).sum(1) for Z in (X, Y)]
+    return reals(kernel.variance) * np.cos(8 * np.arctan(REAL(1)) * np.subtract.outer(*turns))
+
+
+def _hamming(kernel: Hamming, X: Reals, Y: Reals) -> Reals:
+    lengths, total = np.broadcast_to(reals(kernel.lengthscale), X.shape[1]), REAL(0)
+    for r, length in enumerate(lengths):
+        total = total + np.not_equal.outer(X[:, r], Y[:, r]) / length
+    return reals(kernel.variance) * np.exp(-total)
+
+
+def _tanimoto(kernel: Tanimoto, X: Reals, Y: Reals) -> Reals:
+    common = X @ Y.T
+    union = np.add.outer((X * X).sum(1), (Y * Y).sum(1)) - common
+    return reals(kernel.variance) * np.where(union > 0, common / np.where(union > 0, union, 1), 1)
+
+
+def _min_max(kernel: MinMax, X: Reals, Y: Reals) -> Reals:
+    low, high = (sum(f.outer(x, y) for x, y in zip(X.T, Y.T, strict=True)) for f in (np.minimum, np.maximum))
+    return reals(kernel.variance) * np.where(high > 0, low / np.where(high > 0, high, 1), 1)
 
 
 def _stationary(kernel: Stationary, X: Reals, Y: Reals) -> Reals:

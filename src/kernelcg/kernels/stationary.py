@@ -261,15 +261,19 @@ class Periodic(Kernel):
         per_feature(self.period, d, "period")
 
     def _circles(self, X: Tensor) -> Tensor:
-        """Return points on circles. Whole periods are subtracted without rounding.
-
-        The derivative is that of x / p, since `torch.fmod` and its own derivative count different numbers of periods
-        where x is next to a whole number of them.
-        """
-        turns = X / self.period
-        phase = (torch.fmod(X, self.period) / self.period).detach() + (turns - turns.detach())
-        angle = 2 * math.pi * phase
+        """Return points on circles."""
+        angle = 2 * math.pi * parts_of_periods(X, self.period)
         return torch.cat([angle.cos() / self.lengthscale, angle.sin() / self.lengthscale], dim=1)
+
+
+def parts_of_periods(X: Tensor, period: Tensor) -> Tensor:
+    """Return x / p without the whole periods, which are taken out without rounding, in (−1, 1).
+
+    The derivative is that of x / p, since `torch.fmod` and its own derivative count different numbers of periods where x
+    is next to a whole number of them.
+    """
+    turns = X / period
+    return (torch.fmod(X, period) / period).detach() + (turns - turns.detach())
 
 
 def per_feature(parameter: Tensor, d: int, name: str) -> None:

@@ -7,9 +7,14 @@ import torch
 from torch import Tensor
 
 from kernelcg.backends import KernelMatrix
-from kernelcg.backends.rounding import origin_of
-from kernelcg.inference.bounds.rounding import ENTIRELY_WRONG, ENTRY_ERROR, UNIT_ROUNDOFF, lengths_from
-from kernelcg.kernels import Constant, Kernel, Product, Sum
+from kernelcg.inference.bounds.rounding import (
+    ENTIRELY_WRONG,
+    ENTRY_ERROR,
+    UNIT_ROUNDOFF,
+    lengths_from,
+    possible_origins,
+)
+from kernelcg.kernels import Constant, Kernel, Product
 from kernelcg.kernels.stationary import Stationary
 
 FAR_APART = 12
@@ -44,8 +49,7 @@ class ProductRounding:
     def of(cls, K: KernelMatrix) -> "ProductRounding":
         """Return it for the data of K."""
         kernel, X = K.kernel, K.X.detach().double()
-        origins = (origin_of(kernel, X, K.points.centre), K.points.centre)
-        parts = (_Part.of(part, X, origins if not kernel.is_stationary else origins[:1]) for part in _terms(kernel))
+        parts = (_Part.of(part, X, origins) for part, origins in possible_origins(kernel, X, K.points.centre))
         return cls(_root(kernel, X), tuple(parts))
 
     def of_product(self, V: Tensor) -> Tensor:
@@ -61,11 +65,6 @@ class ProductRounding:
         """Return (t,) how far k(x_j, data) v_j may be off, V (n, t): each column for its own point."""
         own = torch.arange(len(X), device=X.device)
         return sum((part.of_cross(X, V.abs(), own) for part in self.parts), X.new_zeros(len(X)))
-
-
-def _terms(kernel: Kernel) -> list[Kernel]:
-    """Return the kernels whose sum it is."""
-    return [*_terms(kernel.left), *_terms(kernel.right)] if isinstance(kernel, Sum) else [kernel]
 
 
 def _root(kernel: Kernel, X: Tensor) -> Tensor:

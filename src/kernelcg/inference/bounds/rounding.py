@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernelcg.backends.rounding import origin_of
 from kernelcg.inference.gaussian.drift import Drift
-from kernelcg.kernels import Kernel
+from kernelcg.kernels import Kernel, Sum
 from kernelcg.kernels.stationary import Stationary
 from kernelcg.operators import KernelPlusDiagonal
 
@@ -32,11 +32,27 @@ STANDARDISED = 3
 def lengths_from_centre(A: KernelPlusDiagonal) -> Tensor:
     """Return (n,) the `Kernel.rounding_lengths` of the data as formulas see them: ‖x_i − c‖ in lengthscales for most.
 
-    A backend may centre the data of a stationary part of a sum even where it cannot centre those of the whole.
+    Those of a sum are the largest of its parts, as is right for every sum of their errors.
     """
-    kernel, X, centre = A.kernel, A.X, A.K.points.centre
-    lengths = lengths_from(kernel, X, origin_of(kernel, X, centre))
-    return lengths if kernel.is_stationary else torch.maximum(lengths, lengths_from(kernel, X, centre))
+    origins = possible_origins(A.kernel, A.X, A.K.points.centre)
+    lengths = [lengths_from(part, A.X, origin) for part, all_of_it in origins for origin in all_of_it]
+    return torch.stack(lengths).amax(0)
+
+
+def possible_origins(kernel: Kernel, X: Tensor, centre: Tensor) -> list[tuple[Kernel, tuple[Tensor, ...]]]:
+    """Return each part of a sum with all that may be subtracted from inputs before its formula sees them.
+
+    A backend may centre the data of a stationary part even where it cannot centre those of the whole. Others see them
+    as they are: they may have no value anywhere else.
+    """
+    whole = (origin_of(kernel, X, centre),)
+    apart = (*whole, centre)
+    return [(part, apart if part.is_stationary and not kernel.is_stationary else whole) for part in terms(kernel)]
+
+
+def terms(kernel: Kernel) -> tuple[Kernel, ...]:
+    """Return the kernels whose sum it is."""
+    return (*terms(kernel.left), *terms(kernel.right)) if isinstance(kernel, Sum) else (kernel,)
 
 
 def lengths_from(kernel: Kernel, X: Tensor, origin: Tensor) -> Tensor:
