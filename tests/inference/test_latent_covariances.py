@@ -1,18 +1,21 @@
 """Latent covariances from neighbours, against dense references, and the class structure on few rows."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from laplace_cases import case, softmax_case
 from reference import kernel_matrix
 
+from kernelcg import GPGeneralizedRegressor
 from kernelcg.events import EventKind
 from kernelcg.inference.laplace.expansion import ClassExpansion
 from kernelcg.inference.laplace.local_covariances import _energies
 from kernelcg.inference.laplace.local_weights import local_weights
 from kernelcg.inference.laplace.posterior import condition_laplace, differences
 from kernelcg.inference.laplace.softmax_system import SoftmaxLowRank
-from kernelcg.kernels import RBF, Constant, Matern
+from kernelcg.kernels import RBF, Constant, Matern, Polynomial
 from kernelcg.likelihoods import Softmax
 
 NEW = np.random.default_rng(5).normal(size=(130, 2))
@@ -130,3 +133,28 @@ def test_energies_of_classes_are_those_of_the_preconditioner():
     torch.testing.assert_close(_energies(P, R, 4), exact, rtol=1e-4, atol=1e-4)
     assert P.in_single().solve(R).dtype == torch.float64
     assert P.L.dtype == torch.float64, "it stays as it was"
+
+
+def test_variances_are_right_where_counts_say_nearly_all():
+    """With W up to 1e6, weights from neighbours are not solved for exactly, and what they leave has to be looked at."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(28, 3))
+    trials = rng.integers(1, 10**6, 28).astype(float)
+    y = rng.binomial(trials.astype(int), 1 / (1 + np.exp(-np.sin(X @ rng.normal(size=3))))).astype(float)
+    stds = []
+    for method in ("direct", "iterative"):
+        model = GPGeneralizedRegressor(
+            Polynomial(0.1, 1.0, 3), likelihood="binomial", mean="zero", optimizer=None, method=method
+        ).fit(X, y, trials)
+        stds.append(model.latent(X + 0.1, return_std=True)[1])
+    np.testing.assert_allclose(*stds, rtol=1e-2)
+
+
+def test_moments_do_not_need_the_error_to_be_known():
+    X = np.linspace(0, 1, 8)[:, None]
+    model = GPGeneralizedRegressor(RBF(1.0), likelihood="poisson", optimizer=None).fit(X, np.arange(8.0))
+    found = model._posterior().predict(torch.from_numpy(X), covariance=True)
+    unknown = replace(found, mean_bound=torch.full((8,), torch.inf, dtype=torch.float64), relative_error=torch.inf)
+    amounts = torch.ones(8, dtype=torch.float64)
+    for one, other in zip(model._moments(found, amounts), model._moments(unknown, amounts), strict=True):
+        assert torch.equal(one, other)

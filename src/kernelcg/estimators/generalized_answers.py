@@ -111,8 +111,9 @@ class GeneralizedAnswers(RegressorMixin, LaplaceEstimator):  # type: ignore[misc
 
     def _moments(self, found: LatentPrediction, amounts: Tensor, share: float = 0.0) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation of y, with this share of the latent errors added."""
-        latent = found.mean[:, 0] + share * found.mean_bound
-        variance = found.variances[:, 0] + share * found.variance_error
+        latent, variance = found.mean[:, 0], found.variances[:, 0]
+        if share:  # the errors may be infinite
+            latent, variance = latent + share * found.mean_bound, variance + share * found.variance_error
         mean, spread = self.likelihood_.predict(latent, variance.clamp_min(0.0), amounts)
         return mean, spread.sqrt()
 

@@ -128,7 +128,8 @@ def _products(left: Tensor, right: Tensor, classes: int) -> Tensor:
 def _trial(task: Task, P: Invertible, near: Neighbourhoods | None, group: Tensor, q: int) -> _Trial:
     """Return V from the q rows near each point of the group, put together; 0 without neighbours.
 
-    With Y = (K + W⁻¹)⁻¹k on the rows J, V is Sᵀ(k − KY) there and 0 elsewhere, and R = Sᵀ(k − KY) − V.
+    With Y = (K + W⁻¹)⁻¹k on the rows J, V is Sᵀ(k − KY) there and 0 elsewhere. R = Sᵀ(k − KSV) − V is that of this V,
+    however well Y = SV has been solved for.
     """
     posterior, C, points = task.posterior, task.classes, group.to(task.X.device)
     problem, expansion = posterior.problem, posterior.mode.expansion
@@ -142,9 +143,10 @@ def _trial(task: Task, P: Invertible, near: Neighbourhoods | None, group: Tensor
         j, g = len(rows), len(points)
         left = -(K @ Y.reshape(j, -1)).reshape(j, C, g, C)
         left.diagonal(dim1=1, dim2=3).add_(k[rows][:, :, None])
-        own = expansion.half_blocks(rows).mT @ left.reshape(j, C, g * C)
-        KY = matrix.at(rows).cross(problem.X, Y.reshape(j, -1).contiguous(), precision=task.system.A.precision)
-        R = B - expansion.half_transposed(KY.reshape(problem.size, g * C))
+        S = expansion.half_blocks(rows)
+        own = S.mT @ left.reshape(j, C, g * C)
+        KSV = matrix.at(rows).cross(problem.X, (S @ own).reshape(j, -1), precision=task.system.A.precision)
+        R = B - expansion.half_transposed(KSV.reshape(problem.size, g * C))
         V.reshape(len(problem), C, -1)[rows] = own
         R.reshape(len(problem), C, -1)[rows] -= own
     return _Trial(points, V, R, forms(B, V, R, C), _energies(P, R, C))
