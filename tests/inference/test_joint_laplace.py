@@ -92,7 +92,7 @@ def test_draws_have_the_mean_and_the_covariance(name):
     K_new, K_new_new = per_class(sum(parts(NEW, X))), per_class(sum(parts(NEW, NEW)))
     mean, covariance = truth.posterior(K_new, K_new_new, drift_at(name, NEW))
     count = 20_000
-    drawn = latent_draws(model._posterior(), torch.from_numpy(NEW), count, torch.Generator().manual_seed(0))
+    drawn, _ = latent_draws(model._posterior(), torch.from_numpy(NEW), count, torch.Generator().manual_seed(0))
     flat, sd = drawn.reshape(-1, count).numpy(), np.sqrt(np.diag(covariance))
     assert (np.abs(flat.mean(1) - mean) < 4.5 * sd / np.sqrt(count)).all()
     spread = np.sqrt((covariance**2 + np.outer(sd, sd) ** 2) / count)

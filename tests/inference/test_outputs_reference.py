@@ -181,7 +181,7 @@ def test_draws_have_the_moments_of_each_output():
     gp = processes()
     posterior = condition_outputs(outputs(X, Y), gp, method="direct", generator=seeded(0))
     new = np.random.default_rng(1).uniform(-2, 2, (3, 2))
-    drawn = posterior.draws(torch.from_numpy(new), 4000, seeded(1), noisy=True).numpy()
+    drawn = posterior.draws(torch.from_numpy(new), 4000, seeded(1), noisy=True)[0].numpy()
     assert drawn.shape == (3, 3, 4000)
     for j, truth in enumerate(truths(X, Y, None, gp.log_parameters().numpy(), False)):
         covariance = truth.covariance(new) + NOISES[j] * np.eye(3)

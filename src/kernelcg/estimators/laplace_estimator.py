@@ -321,7 +321,9 @@ class LaplaceEstimator(ProcessEstimator):
     def _latent_draws(self, X: Any, n_samples: int, generator: Generator) -> Tensor:
         """Return (t, C, n_samples) joint draws of the latent functions."""
         check_options({"n_samples": n_samples, "preconditioner": None})
-        return latent_draws(self._posterior(), self._points(X), n_samples, generator)
+        F, status = latent_draws(self._posterior(), self._points(X), n_samples, generator)
+        self._warn_of(status, "the covariance of the draws")
+        return F
 
     def _posterior(self) -> LaplacePosterior:
         """Return the conditioned process with what covariances need, made here where it is not at hand.

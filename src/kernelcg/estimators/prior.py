@@ -13,8 +13,8 @@ from kernelcg.backends.memory import require_memory
 from kernelcg.estimators.sklearn_kernels import converted
 from kernelcg.inference.gaussian.model import Noise
 from kernelcg.kernels import Kernel
-from kernelcg.preconditioners.low_rank_remainder import cholesky_with_jitter
 from kernelcg.randomness import normal
+from kernelcg.solvers.covariance_root import covariance_root
 
 Floats = NDArray[np.float64]
 
@@ -64,8 +64,7 @@ class Prior:
 
     def draws(self, points: Tensor, count: int, generator: Generator, noisy: bool) -> Tensor:
         """Return (t, count) joint draws."""
-        L, _ = cholesky_with_jitter(self.covariance(points, noisy), 1e-12)
-        return L @ normal(len(points), count, generator, like=points)
+        return covariance_root(self.covariance(points, noisy)) @ normal(len(points), count, generator, like=points)
 
     def _added(self, noisy: bool) -> float:
         return self.noise if noisy else 0.0

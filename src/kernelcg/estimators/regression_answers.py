@@ -36,7 +36,7 @@ from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.gaussian.objective import Objective
 from kernelcg.inference.gaussian.parts import drift_part, part
 from kernelcg.inference.gaussian.posterior import Posterior
-from kernelcg.inference.gaussian.sampling import draws
+from kernelcg.inference.gaussian.sampling import joint_draws
 from kernelcg.inference.learning.given_optimizer import GivenOptimizer
 from kernelcg.inference.learning.optimizer import STOCHASTIC
 from kernelcg.inference.outputs.model import Outputs
@@ -148,8 +148,11 @@ class RegressionAnswers(GaussianEstimator):
             return self._prior().draws(self._points_before_fit(X), n_samples, generator, include_noise).numpy()
         posterior, points = self._posterior(), self._points(X)
         if isinstance(posterior, OutputsPosterior):
-            return self._units.samples(posterior.draws(points, n_samples, generator, noisy=include_noise))
-        return self._units.samples(draws(posterior, points, n_samples, generator, noisy=include_noise))
+            found, status = posterior.draws(points, n_samples, generator, noisy=include_noise)
+        else:
+            found, status = joint_draws(posterior, points, n_samples, generator, noisy=include_noise)
+        self._warn_of(status, "the covariance of the draws")
+        return self._units.samples(found)
 
     def differentiable(self) -> DifferentiablePosterior:
         """Return mean, covariance and sample paths as functions of torch tensors that autograd follows in x."""
@@ -212,7 +215,7 @@ class RegressionAnswers(GaussianEstimator):
         found, scale = [], float(self.y_scale_[0])
         for kernel in summands(self.kernel_):
             mean, variance, status = part(posterior, kernel, points, variance=return_std)
-            self._warn_of(status, "the variance of a component", "lower rtol")
+            self._warn_of(status, "a component", "raise the noise or lower rtol")
             found.append(Component(kernel, scale * mean[:, 0].cpu().numpy(), _std(variance, units)))
         mean, variance = drift_part(posterior, points)
         return (*found, Component(None, units.mean(mean), _std(variance if return_std else None, units)))

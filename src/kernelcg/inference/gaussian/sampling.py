@@ -8,9 +8,9 @@ from kernelcg.inference.bounds.lower_bound import LowerBound
 from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.inference.learning.criterion_value import generalised_least_squares
 from kernelcg.operators import KernelPlusDiagonal
-from kernelcg.preconditioners.low_rank_remainder import cholesky_with_jitter
 from kernelcg.randomness import child, normal
 from kernelcg.solvers import SolveReport, Status, sample
+from kernelcg.solvers.covariance_root import covariance_root
 
 FACTORISED_POINTS = 1000
 """New points up to which their covariance is computed and factorised."""
@@ -43,6 +43,10 @@ def draws(
     noisy : whether to draw observations, with noise, instead of the latent process
     rtol : relative error of the products with square roots of matrices
 
+    Raises
+    ------
+    SolveFailed : if their covariance could not be computed; where rounding keeps it from its tolerance it is used
+
     Examples
     --------
     >>> import torch
@@ -54,18 +58,26 @@ def draws(
     >>> draws(posterior, X[:4], 3, seed).shape[0]
     4
     """
-    X = posterior.checked_inputs(X)
-    if len(X) > FACTORISED_POINTS:
-        return pathwise(posterior, X, count, generator, noisy=noisy, rtol=rtol)
-    C, status = posterior.joint(X)
+    found, status = joint_draws(posterior, X, count, generator, noisy=noisy, rtol=rtol)
     if status not in (Status.CONVERGED, Status.PRECISION_EXHAUSTED):
         raise SolveFailed(f"the covariance of the draws: {status.value}")
+    return found
+
+
+def joint_draws(
+    posterior: Posterior, X: Tensor, count: int, generator: Generator, *, noisy: bool = False, rtol: float = 1e-3
+) -> tuple[Tensor, Status]:
+    """Return the same draws and the status of their covariance, whatever it is."""
+    X = posterior.checked_inputs(X)
+    if len(X) > FACTORISED_POINTS:
+        return pathwise(posterior, X, count, generator, noisy=noisy, rtol=rtol), Status.CONVERGED
+    C, status = posterior.joint(X, latent=not noisy)
     if noisy:
         C.diagonal().add_(posterior.gp.noise.variance.item())
-    L, _ = cholesky_with_jitter(C, 1e-12)
-    c = posterior.weights.X.shape[1]
+    L, c = covariance_root(C), posterior.weights.X.shape[1]
     white = torch.stack([normal(len(X), count, generator, like=X) for _ in range(c)], 1)  # the first as if alone
-    return posterior.mean(X)[:, :, None] + (L @ white.reshape(len(X), c * count)).reshape(len(X), c, count)
+    found = (L @ white.reshape(len(X), c * count)).reshape(len(X), c, count)
+    return posterior.mean(X)[:, :, None] + found, status
 
 
 def pathwise(

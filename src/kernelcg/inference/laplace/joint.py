@@ -10,9 +10,9 @@ from kernelcg.errors import SolveFailed
 from kernelcg.inference.laplace.mode_error import solved_for_drift
 from kernelcg.inference.laplace.posterior import LaplacePosterior
 from kernelcg.kernels import Kernel
-from kernelcg.preconditioners.low_rank_remainder import cholesky_with_jitter
 from kernelcg.randomness import normal
 from kernelcg.solvers import Status
+from kernelcg.solvers.covariance_root import covariance_root
 
 RTOL = 1e-6
 """Residual of the solves, relative to their right-hand sides; variances feel its square."""
@@ -89,15 +89,15 @@ def joint_covariance(posterior: LaplacePosterior, X: Tensor) -> tuple[Tensor, St
     return covariance, explained.status
 
 
-def latent_draws(posterior: LaplacePosterior, X: Tensor, count: int, generator: Generator) -> Tensor:
-    """Return (t, C, count) draws of the latent functions from Laplace's Gaussian, jointly over the rows of X."""
+def latent_draws(posterior: LaplacePosterior, X: Tensor, count: int, generator: Generator) -> tuple[Tensor, Status]:
+    """Return (t, C, count) draws of the latent functions from Laplace's Gaussian, jointly over the rows of X.
+
+    Beside them is the status of their covariance.
+    """
     covariance, status = joint_covariance(posterior, X)
-    if status not in (Status.CONVERGED, Status.PRECISION_EXHAUSTED):
-        raise SolveFailed(f"the covariance of the draws: {status.value}")
-    L, _ = cholesky_with_jitter(covariance, 1e-12)
-    mean = posterior.mean(X)
+    L, mean = covariance_root(covariance), posterior.mean(X)
     draws = L @ normal(len(L), count, generator, like=mean)
-    return mean[:, :, None] + draws.reshape(*mean.shape, count)
+    return mean[:, :, None] + draws.reshape(*mean.shape, count), status
 
 
 def latent_part(posterior: LaplacePosterior, kernel: Kernel, X: Tensor) -> tuple[Tensor, Tensor, Status]:

@@ -13,7 +13,7 @@ from kernelcg.inference.gaussian.conditioning import condition
 from kernelcg.inference.gaussian.leave_one_out import LeaveOneOut, leave_one_out
 from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.inference.gaussian.prediction import Prediction
-from kernelcg.inference.gaussian.sampling import draws
+from kernelcg.inference.gaussian.sampling import joint_draws
 from kernelcg.inference.outputs.model import OutputProcesses, Outputs, first_failure
 from kernelcg.preconditioners import Preconditioner
 from kernelcg.randomness import child
@@ -101,11 +101,11 @@ class OutputsPosterior:
         status = first_failure([one.status for one in found], Status.CONVERGED)
         return LeaveOneOut(**{name: placed(name) for name in names}, status=status)
 
-    def draws(self, X: Tensor, count: int, generator: Generator, *, noisy: bool = False) -> Tensor:
-        """Return (t, c, count) draws, jointly over the rows of X and independent for each output."""
-        return torch.cat(
-            [draws(one, X, count, own, noisy=noisy) for one, own in self._with_generators(generator)], dim=1
-        )
+    def draws(self, X: Tensor, count: int, generator: Generator, *, noisy: bool = False) -> tuple[Tensor, Status]:
+        """Return (t, c, count) draws, jointly over the rows of X and independent for each output, and their status."""
+        found = [joint_draws(one, X, count, own, noisy=noisy) for one, own in self._with_generators(generator)]
+        drawn = torch.cat([one for one, _ in found], dim=1)
+        return drawn, first_failure([status for _, status in found], Status.CONVERGED)
 
     def _with_generators(self, generator: Generator) -> list[tuple[Posterior, Generator]]:
         return [(one, child(generator, f"output {j}")) for j, one in enumerate(self.each)]
