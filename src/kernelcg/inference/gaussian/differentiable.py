@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 
 from kernelcg.backends.rounding import origin_of
 from kernelcg.inference.gaussian.posterior import Posterior
-from kernelcg.inference.learning.criterion_value import generalised_least_squares
+from kernelcg.inference.learning.criterion_value import drift_coefficients, generalised_least_squares
 from kernelcg.randomness import child, normal
 
 FEATURES = 2048
@@ -127,7 +127,7 @@ class DifferentiablePosterior:
         if not H.shape[1]:
             return K.new_zeros(())
         rho = (self.posterior.problem.drift(X) - K @ self.posterior.drift_weights.X).reshape(-1, t, H.shape[1])
-        return rho @ torch.linalg.solve(self.posterior.drift_information(), rho.mT)
+        return rho @ drift_coefficients(self.posterior.drift_information(), rho.mT)
 
     def _prior_paths(self, count: int, generator: Generator) -> Function:
         """Return draws of the process without data: σ √(2/m) Σ_j w_j cos(ω_jᵀx + b_j)."""

@@ -31,6 +31,7 @@ from kernelcg.inference.gaussian.brackets import (
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.gaussian.prediction import Prediction
 from kernelcg.inference.gaussian.variances import estimated
+from kernelcg.inference.learning.criterion_value import drift_coefficients
 from kernelcg.operators import ConstantInvertible, Invertible, KernelPlusDiagonal
 from kernelcg.planning import Kept
 from kernelcg.preconditioners import Preconditioner, recipe
@@ -161,9 +162,12 @@ class Posterior:
 
     def mean(self, X: Tensor) -> Tensor:
         """Return h(x)ᵀβ + k(x, X) a, (t, c): one product, in long double where rounding in float64 might be visible."""
+        return evaluated(self, self.checked_inputs(X), self.weights, self.beta, self.visible_error())[0]
+
+    def visible_error(self) -> float:
+        """Return the error of a mean from which on it could be seen beside the noise, or beside Y."""
         noise, spread = math.sqrt(self.problem.system(self.gp).spectrum_floor()), self.problem.Y.std(0, correction=0)
-        visible = max(VISIBLE_BESIDE_NOISE * noise, VISIBLE_BESIDE_Y * float(spread.min()))
-        return evaluated(self, self.checked_inputs(X), self.weights, self.beta, visible)[0]
+        return max(VISIBLE_BESIDE_NOISE * noise, VISIBLE_BESIDE_Y * float(spread.min()))
 
     def predict(
         self,
@@ -227,7 +231,7 @@ class Posterior:
             C, status = (C, status) if precise is None else (precise, Status.CONVERGED)
         if self.problem.H.shape[1]:
             left = self.problem.drift(X) - K.T @ self.drift_weights.X - V.T @ self.drift_weights.R
-            C = C + left @ torch.linalg.solve(self.drift_information(), left.T)
+            C = C + left @ drift_coefficients(self.drift_information(), left.T)
         C.diagonal().clamp_min_(0.0)
         return C, status
 
