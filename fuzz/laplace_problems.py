@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -222,9 +223,8 @@ def judge_latent(outcome: Outcome, model: Any, case: Problem, exact: Truth, flag
     off = float(np.max(np.abs(mean - exact.mean) / (size + 1e-6 * np.abs(exact.mean))))
     outcome.check("latent mean in sd", off, 0.05, flagged=flagged or bool(own))
     outcome.check("latent std", float(np.max(np.abs(std / size - 1))), 0.05, flagged=flagged or bool(own))
-    points = model._points(case.X_new)
-    found = model._posterior().predict(points, covariance=True, bound=True)
-    bound, error = found.mean_bound.numpy(), found.variance_error.numpy()
+    found, error = with_bounds(model, model._points(case.X_new))
+    bound = found.mean_bound.numpy()
     worst = np.abs(mean - exact.mean).max(1) - bound - 4e-16 * np.abs(exact.mean).max(1)
     if not (worst <= 0).all() and not flagged:
         i = int(np.argmax(worst))
@@ -240,13 +240,24 @@ def judge_latent(outcome: Outcome, model: Any, case: Problem, exact: Truth, flag
         outcome.numbers["variance_bound"] = float(np.median(error[:, None] / size**2))
 
 
+def with_bounds(model: Any, points: Any) -> tuple[Any, np.ndarray]:
+    """Return latent means and covariances with bounds, and those of the variances; version 0.1 knew no others."""
+    predict = model._posterior().predict
+    if "bound" in signature(predict).parameters:
+        found = predict(points, covariance=True, bound=True)
+        return found, found.variance_error.numpy()
+    found = predict(points, covariance=True)
+    return found, found.covariance_error.numpy()
+
+
 def judge_probabilities(outcome: Outcome, model: Any, case: Problem, exact: Truth, flagged: bool) -> None:
     """Judge probabilities and, where they are clear, labels."""
     with outcome.watching("predict_proba") as own:
         P = model.predict_proba(case.X_new)
     with outcome.watching("predict"):
         found = model.predict(case.X_new)
-    a, b = model.calibration_.mean, model.calibration_.covariance
+    factors = getattr(model, "calibration_", None)  # version 0.1 did not calibrate
+    a, b = (1.0, 1.0) if factors is None else (factors.mean, factors.covariance)
     pairs = zip(a * exact.mean, b * exact.covariance, strict=True)
     expected = np.array([probabilities(case.family, *pair) for pair in pairs])
     outcome.check("probability", float(np.abs(P - expected).max()), 0.02, flagged=flagged or bool(own))
