@@ -1,10 +1,13 @@
 """GPRegressor.log_marginal_likelihood: one value at one θ, exact where there is a factor."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from kernelcg import GPRegressor
 from kernelcg.kernels import RBF, Matern
+from kernelcg.planning.ranks import Sizes
 
 
 def data(n=300):
@@ -14,10 +17,11 @@ def data(n=300):
 
 
 @pytest.mark.parametrize("method", ["direct", "iterative"])
-def test_one_value_at_one_theta(method, monkeypatch):
-    monkeypatch.setattr("kernelcg.planning.ranks.RANK_WORK", 1e4)  # few rows in P: probes matter
-    monkeypatch.setattr("kernelcg.planning.ranks.LEAST_RANK", 16)
-    model = GPRegressor(Matern(0.5), noise=0.02, optimizer=None, method=method).fit(*data())
+def test_one_value_at_one_theta(method):
+    model = GPRegressor(Matern(0.5), noise=0.02, optimizer=None, method=method)
+    plan = model.plan(*data())
+    few_rows_in_P = replace(plan.pricing, sizes=Sizes(bound_rank=16, bound_work=1e4))  # probes matter
+    model.fit(*data(), plan=replace(plan, pricing=few_rows_in_P))
     theta = model.posterior_.gp.log_parameters().numpy()
     value, gradient = model.log_marginal_likelihood(eval_gradient=True)
     assert value == model.log_marginal_likelihood() == model.log_marginal_likelihood_value_

@@ -190,6 +190,31 @@ def test_ranks_and_block_sizes_are_those_of_the_plan(tmp_path):
     assert loaded.posterior_.problem.pricing.sizes == few.sizes
     with pytest.raises(ValueError, match="0 or more with 0 among them"):
         Sizes(neighbours=(30,))
+    with pytest.raises(ValueError, match="parts of the memory must be above 0 and at most 1"):
+        Sizes(for_columns=0.0)
+
+
+def test_the_rank_behind_a_certificate_is_that_of_the_plan():
+    model = GPRegressor(noise=0.1, method="iterative", preconditioner="rp_cholesky", optimizer=None)
+    usual = model.fit(X, Y).posterior_.bound
+    few = replace(model.plan_.pricing, sizes=Sizes(bound_rank=11, bound_work=0.0))
+    changed = model.fit(X, Y, plan=replace(model.plan_, pricing=few)).posterior_.bound
+    assert len(usual.pivots) > 100
+    assert len(changed.pivots) == 11
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_ranks_of_newtons_systems_are_those_of_the_plan(classes):
+    y = np.digitize(F[:200], [-0.5, 0.5][: classes - 1])
+    model = GPClassifier(method="iterative", optimizer=None)
+    plan = model.plan(X[:200], y)
+    assert "preconditioners of Newton's systems have rank 256 or more" in plan.explain()
+    work = 200 * 9 * 9**2  # n C² m² for rank m = 9
+    few = Sizes(bound_rank=9, newton_work=0.0, class_work=work, covariance_work=work, newton_neighbours=4)
+    model.fit(X[:200], y, plan=replace(plan, pricing=replace(plan.pricing, sizes=few)))
+    assert len(model.posterior_.system.systems.pivots) == 9
+    usual = GPClassifier(method="iterative", optimizer=None).fit(X[:200], y)
+    np.testing.assert_allclose(model.predict_proba(X), usual.predict_proba(X), atol=1e-3)
 
 
 # what learning finds out

@@ -25,12 +25,12 @@ from kernelcg.inference import (
     iterative_estimate,
     log_marginal_likelihood,
 )
-from kernelcg.inference.gaussian import likelihood_by_pcg as iterative
 from kernelcg.inference.gaussian.cross_validation import iterative_cross_validation
 from kernelcg.inference.gaussian.likelihood_by_cholesky import direct_estimate
 from kernelcg.kernels import RBF, Kernel, Matern, Periodic, RationalQuadratic
-from kernelcg.planning import Pricing, ranks
+from kernelcg.planning import Pricing
 from kernelcg.planning.profile import TYPICAL
+from kernelcg.planning.ranks import Sizes
 from kernelcg.solvers import Status, Stopping
 
 MEANS = ("zero", "constant", "linear")
@@ -70,11 +70,9 @@ def model(truth, **options):
     return problem, GaussianProcess(truth.kernel, Noise(truth.noise))
 
 
-def with_rank(monkeypatch, rank):
+def with_rank(rank):
     """Let the low-rank part have only so many rows, so that traces are really sampled."""
-    monkeypatch.setattr(iterative, "LEAST_RANK", rank)
-    monkeypatch.setattr(ranks, "LEAST_RANK", rank)
-    monkeypatch.setattr(ranks, "RANK_WORK", 0.0)
+    return {"pricing": Pricing(sizes=Sizes(bound_rank=rank, bound_work=0.0))}
 
 
 def z_scores(samples, truth):
@@ -220,10 +218,9 @@ def sampled(name, mean="linear", columns=2):
 
 
 @pytest.mark.parametrize("name", SAMPLED)
-def test_sampled_values_keep_their_standard_errors(monkeypatch, name):
-    with_rank(monkeypatch, 10)
+def test_sampled_values_keep_their_standard_errors(name):
     truth = sampled(name)
-    problem, gp = model(truth)
+    problem, gp = model(truth, **with_rank(10))
     estimates = [iterative_estimate(problem, gp, Numerics(32, TIGHT, "rp_cholesky", seed))[0] for seed in range(25)]
     scores = [(one.value - truth.log_evidence()) / one.value_error for one in estimates]
     assert np.abs(scores).max() < 4
@@ -235,10 +232,9 @@ def test_sampled_values_keep_their_standard_errors(monkeypatch, name):
 
 @pytest.mark.parametrize("rademacher", [True, False], ids=["signs", "from P"])
 @pytest.mark.parametrize("name", SAMPLED)
-def test_sampled_gradient_is_unbiased(monkeypatch, name, rademacher):
-    with_rank(monkeypatch, 10)
+def test_sampled_gradient_is_unbiased(name, rademacher):
     truth = sampled(name)
-    problem, gp = model(truth, precision=torch.float64)
+    problem, gp = model(truth, precision=torch.float64, **with_rank(10))
     gradients, errors = [], []
     for seed in range(40):
         numerics = Numerics(4, TIGHT, "rp_cholesky", seed, rademacher)
@@ -250,11 +246,10 @@ def test_sampled_gradient_is_unbiased(monkeypatch, name, rademacher):
     assert np.all((ratio > 0.6) & (ratio < 1.6)), "standard errors are those of the estimates"
 
 
-def test_trail_changes_nothing_but_the_work(monkeypatch):
+def test_trail_changes_nothing_but_the_work():
     """With first guesses and the rows of an evaluation nearby the gradient is unbiased still."""
-    with_rank(monkeypatch, 10)
     truth = sampled("matern")
-    problem, gp = model(truth, precision=torch.float64)
+    problem, gp = model(truth, precision=torch.float64, **with_rank(10))
     nearby = gp.with_log_parameters(gp.log_parameters() + 0.3)
     gradients = []
     for seed in range(40):
@@ -265,12 +260,11 @@ def test_trail_changes_nothing_but_the_work(monkeypatch):
 
 
 @pytest.mark.parametrize(("d", "noise", "rank"), [(1, 1e-6, 20), (2, 1e-4, 100)])
-def test_probes_from_the_low_rank_part_have_far_less_variance(monkeypatch, d, noise, rank):
+def test_probes_from_the_low_rank_part_have_far_less_variance(d, noise, rank):
     """Condition numbers of 4e8 and 4e6; the low-rank part is not complete but leaves little beside the noise."""
-    with_rank(monkeypatch, rank)
     X, Y = drawn(RBF(1.0), 400, d, noise)
     truth = Truth(RBF(1.0), X, Y, noise)
-    problem, gp = model(truth, precision=torch.float64)
+    problem, gp = model(truth, precision=torch.float64, **with_rank(rank))
     spread = {}
     for rademacher in (True, False):
         numerics = [Numerics(4, Stopping(rtol=1e-8), seed=seed, rademacher=rademacher) for seed in range(20)]

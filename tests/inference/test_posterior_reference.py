@@ -16,7 +16,7 @@ from kernelcg.inference import GaussianProcess, Noise, Regression, condition, dr
 from kernelcg.inference.gaussian import conditioning
 from kernelcg.inference.gaussian.add_observations import updated
 from kernelcg.kernels import RBF, Matern
-from kernelcg.planning import Pricing, ranks
+from kernelcg.planning import Pricing
 from kernelcg.planning.ranks import Sizes
 from kernelcg.randomness import seeded
 from kernelcg.solvers import CholeskyFactor, Status, Stopping
@@ -218,13 +218,13 @@ def test_leave_one_out_leaves_one_out(method, mean):
 @pytest.mark.parametrize("mean", ["zero", "linear"])
 def test_sampled_leave_one_out_keeps_its_standard_errors(mean, monkeypatch):
     """A low-rank part of 10 rows leaves most of diag A⁻¹ to the probes."""
-    monkeypatch.setattr(ranks, "LEAST_RANK", 10)
-    monkeypatch.setattr(ranks, "RANK_WORK", 0.0)
     monkeypatch.setattr(conditioning, "FACTORISED_ROWS", 0)  # else so few rows need no probes
     X, Y = toy(150, 2)
     truth = Truth(Matern(0.7, 1.2, nu=1.5), X, Y, 0.3, mean=mean)
     exact = leave_one_out(conditioned(truth, "direct"), generator=seeded(0))
-    iterative = conditioned(truth, "iterative", stopping=Stopping(rtol=1e-8), preconditioner="rp_cholesky")
+    problem, gp = model(truth, pricing=Pricing(sizes=Sizes(bound_rank=10, bound_work=0.0)))
+    options = {"stopping": Stopping(rtol=1e-8), "preconditioner": "rp_cholesky", "generator": seeded(0)}
+    iterative = condition(problem, gp, **options)
     found = leave_one_out(iterative, probes=128, generator=seeded(1))
     errors = found.relative_errors
     assert 0.01 < float(errors.median()) < 0.3

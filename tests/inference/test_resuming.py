@@ -16,6 +16,8 @@ from kernelcg.inference.laplace.posterior import condition_laplace
 from kernelcg.inference.learning.state import StagedState
 from kernelcg.kernels import RBF, Matern
 from kernelcg.likelihoods import BernoulliProbit, Poisson, Softmax
+from kernelcg.planning import Pricing
+from kernelcg.planning.ranks import Sizes
 from kernelcg.randomness import seeded
 
 
@@ -26,10 +28,14 @@ def regression(n, kernel, noise, method, start, **options):
 
 
 def rough(n, lengthscale, noise, memory):
-    """Return a problem in which neighbours pay, without the memory for a direct solve."""
+    """Return a problem in which neighbours pay, without the memory for a direct solve.
+
+    Preconditioners, which is what these cases are about, may take all of it.
+    """
     start = GaussianProcess(Matern(0.6 * lengthscale, 0.7, nu=0.5), Noise(3 * noise))
     objective, gp = regression(n, Matern(lengthscale, nu=0.5), noise, "iterative", start)
-    problem = replace(objective.problem, backend=backends.default(memory))
+    generous = Pricing(sizes=Sizes(for_preconditioner=1.0))
+    problem = replace(objective.problem, backend=backends.default(memory), pricing=generous)
     return replace(objective, problem=problem, learns_in_stages=False), gp
 
 
@@ -46,12 +52,6 @@ def latent(n, likelihood, method, probes=4, **options):
 
 
 SMOOTH = GaussianProcess(RBF([1.0, 2.0], 0.5), Noise(0.1))
-
-
-@pytest.fixture(autouse=True)
-def room_for_preconditioners(monkeypatch):
-    """Give all of the small budgets here to preconditioners, which is what these cases are about."""
-    monkeypatch.setattr("kernelcg.planning.automatic.FOR_PRECONDITIONER", 1.0)
 
 
 CASES = {

@@ -13,7 +13,8 @@ import kernelcg.solvers.direct
 from kernelcg.inference import GaussianProcess, Noise, Regression, condition, draws, pathwise
 from kernelcg.inference.gaussian import sampling
 from kernelcg.kernels import RBF, Matern
-from kernelcg.planning import ranks
+from kernelcg.planning import Pricing
+from kernelcg.planning.ranks import Sizes
 from kernelcg.randomness import seeded
 
 COUNT = 1000
@@ -29,8 +30,7 @@ CASES = {
 
 @pytest.fixture
 def nothing_large_is_factorised(monkeypatch):
-    """Make every Cholesky factorisation of 1600 rows or more an error, and the low-rank part that of larger data."""
-    monkeypatch.setattr(ranks, "RANK_WORK", 0.0)
+    """Make every Cholesky factorisation of 1600 rows or more an error."""
 
     class Forbidden:
         def __init__(self, P):
@@ -68,7 +68,8 @@ def test_draws_have_the_mean_and_covariance_of_the_posterior(name, nothing_large
     Y = Y + (3 + X[:, :1] if mean == "linear" else 0)
     truth = Truth(kernel, X, Y, noise, mean=mean)
     X_new = np.array([[0.0] * d, [0.1] * d, X[0], [1.0] * d, [3.0] * d, [-20.0] * d])
-    problem = Regression(torch.from_numpy(X), torch.from_numpy(Y), mean=mean)
+    as_of_more_rows = Pricing(sizes=Sizes(bound_work=0.0))
+    problem = Regression(torch.from_numpy(X), torch.from_numpy(Y), mean=mean, pricing=as_of_more_rows)
     given_data = condition(
         problem, GaussianProcess(kernel, Noise(noise)), preconditioner=preconditioner, generator=seeded(0)
     )

@@ -1,6 +1,7 @@
 """The automatic choice: right answers in every regime, an honest record, limits kept, mistakes repaired."""
 
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -30,7 +31,8 @@ def steady_machine(monkeypatch):
     """A machine on which products are dear enough for preconditioners to pay at so few rows."""
     costs = lambda self, n, d, k, precision, stored=False: module.Costs(n, k, 0.002, 1e11, 1e9)  # noqa: E731
     monkeypatch.setattr(planning.Pricing, "costs", costs)
-    monkeypatch.setattr(module, "FOR_PRECONDITIONER", 1.0)  # budgets here are those of the preconditioner alone
+    usual = planning.Pricing(sizes=Sizes(for_preconditioner=1.0))  # budgets here are those of the preconditioner alone
+    monkeypatch.setattr(sys.modules["kernelcg.planning.solve"], "pricing_of", lambda *_: usual)
 
 
 def normal(rows, columns, seed=0):
@@ -327,7 +329,7 @@ def test_memory_that_shrinks_on_the_way_costs_the_preconditioner_only(monkeypatc
 def test_first_rank_and_neighbours_are_those_of_the_plan():
     A, B = system(memory=NO_DIRECT), normal(N, 1, 1)
     _, usual = planning.solve_automatically(A, B, stopping=Stopping(1e-8))
-    sizes = Sizes(first_rank=24, neighbours=(0,))
+    sizes = Sizes(first_rank=24, neighbours=(0,), for_preconditioner=1.0)
     report, kept = planning.solve_automatically(A, B, stopping=Stopping(1e-8), pricing=planning.Pricing(sizes=sizes))
     assert usual.how.ranks[0] == 64
     assert kept.how.ranks[0] == 24

@@ -7,7 +7,6 @@ from dataclasses import replace
 import torch
 from torch import Generator, Tensor
 
-from kernelcg.backends.memory import FOR_PRECONDITIONER
 from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.events import Event, Listener
 from kernelcg.operators import ConstantInvertible, KernelPlusDiagonal
@@ -244,7 +243,8 @@ class Search:
     def _rank_limit(self, neighbours: int = 0) -> int:
         """Return the largest rank, beside so many neighbours, that may be held and can be built; 0 if none."""
         n, local = len(self.A), neighbours + 1 if neighbours else 0
-        budget = FOR_PRECONDITIONER * self.A.memory_budget() / (8 * n) - NUMBERS_PER_NEIGHBOUR * local
+        share = self.sizes.for_preconditioner * self.A.memory_budget()
+        budget = share / (8 * n) - NUMBERS_PER_NEIGHBOUR * local
         held = max(self.numbers / n - 4 * local - 1, 0.0)  # F and Q, two small triangles, a diagonal
         held = held / (2 + min(held / n, 2.0))
         return int(max(min(held, budget / FACTORS_AT_ONCE, n), 0))

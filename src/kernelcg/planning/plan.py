@@ -223,7 +223,7 @@ class Plan:
             *(f"  learning      {stage}" for stage in self.stages),
             f"  conditioning  {self.conditioning}",
             f"  predicting    {self._of_prediction()}",
-            f"  sizes         {self.sizes}",
+            f"  sizes         {self.sizes if self.family is Family.GAUSSIAN else self.sizes.of_newton()}",
         ]
         if self.outcome is not None:
             lines += [f"  revised       {revision}" for revision in self.outcome.revisions]

@@ -1,7 +1,15 @@
-"""Ranks and blocks: the sizes that a plan fixes, and how large the low-rank bound P ⪯ A of a certificate may be."""
+"""Ranks, blocks and shares of the memory: the sizes between which the work below a plan chooses, fixed by the plan."""
 
 import math
 from dataclasses import dataclass
+
+from kernelcg.backends.memory import FOR_BOUND, FOR_COLUMNS, FOR_PRECONDITIONER
+
+LEAST_RANK, RANK_WORK = 256, 4e9
+"""Usual `Sizes.bound_rank` and `Sizes.bound_work`."""
+
+BLOCKS = 6
+"""Blocks of n × m numbers that exist together while Woodbury's form of the bound is made."""
 
 
 @dataclass(frozen=True)
@@ -13,36 +21,65 @@ class Sizes:
     first_rank : rank of the first low-rank factor of an automatic preconditioner, which is doubled while that pays
     neighbours : numbers of neighbours of each point that may be used beside it, 0 for none, the fewest first
     columns : right-hand sides of one block solve in predictions, at most; fewer where the memory asks for it
+    bound_rank : least rank m of the low-rank P ⪯ A from which probes are drawn and on which certificates rest, as far
+        as there are rows and memory; also that of the low-rank part in Newton's systems for one latent value a row
+    bound_work : n m² up to which the P of a certificate has more rank
+    newton_work : n m² of the low-rank part in Newton's systems for one latent value a row
+    class_work, covariance_work : n (Cm)² of the low-rank part in Newton's systems for C classes: for the few solves of
+        a Newton step, and for the many of covariances
+    newton_neighbours, rank_beside_neighbours : neighbours in Newton's systems where low rank alone leaves much of K,
+        and the rank that is then used beside them
+    for_preconditioner, for_bound, for_columns : parts of the memory for what exists at the same time: a preconditioner
+        while it is made, the P of a certificate, the columns of a block that is solved for. The rest is for products
+        and data
     """
 
     first_rank: int = 64
     neighbours: tuple[int, ...] = (0, 30, 60)
     columns: int = 128
+    bound_rank: int = LEAST_RANK
+    bound_work: float = RANK_WORK
+    newton_work: float = 1e9
+    class_work: float = 2e10
+    covariance_work: float = 2e11
+    newton_neighbours: int = 30
+    rank_beside_neighbours: int = 128
+    for_preconditioner: float = FOR_PRECONDITIONER
+    for_bound: float = FOR_BOUND
+    for_columns: float = FOR_COLUMNS
 
     def __post_init__(self) -> None:
-        if self.first_rank < 1 or self.columns < 1 or 0 not in self.neighbours or min(self.neighbours) < 0:
+        counts = (self.first_rank, self.columns, self.bound_rank, self.newton_neighbours, self.rank_beside_neighbours)
+        if min(counts) < 1 or 0 not in self.neighbours or min(self.neighbours) < 0:
             raise ValueError(
                 f"ranks and columns must be at least 1, and neighbours 0 or more with 0 among them: {self}"
             )
+        shares = (self.for_preconditioner, self.for_bound, self.for_columns)
+        if not all(0 < share <= 1 for share in shares):
+            raise ValueError(f"parts of the memory must be above 0 and at most 1, not {shares}")
 
     def __str__(self) -> str:
         counts = " or ".join(map(str, self.neighbours))
         return (
-            f"automatic preconditioners begin with rank {self.first_rank} and use {counts} neighbours; predictions "
-            f"solve for up to {self.columns} columns at once"
+            f"automatic preconditioners begin with rank {self.first_rank} and use {counts} neighbours; "
+            f"certificates rest on rank {self.bound_rank} or more; predictions solve for up to {self.columns} columns "
+            f"at once"
         )
 
+    def of_newton(self) -> str:
+        """Return the sizes of Laplace's approximation in words."""
+        return (
+            f"preconditioners of Newton's systems have rank {self.bound_rank} or more, or {self.newton_neighbours} "
+            f"neighbours beside rank {self.rank_beside_neighbours}; predictions solve for up to {self.columns} columns "
+            f"at once"
+        )
 
-LEAST_RANK = 256
-
-RANK_WORK = 4e9
-"""n m² up to which more rank m is cheap beside everything else."""
-
-BLOCKS = 6
-"""Blocks of n × m numbers that exist together while Woodbury's form of the bound is made."""
+    def rank_of_bound(self, n: int, memory: float) -> int:
+        """Return a rank m of P ⪯ A that is cheap beside everything else, and fits its part of the memory."""
+        cheap = max(self.bound_rank, math.isqrt(int(self.bound_work / n)))
+        return min(cheap, n, max(int(self.for_bound * memory / (8 * n * BLOCKS)), 1))
 
 
 def bound_rank(n: int, budget: float) -> int:
-    """Return a rank that is cheap beside everything else, and fits the budget."""
-    cheap = max(LEAST_RANK, math.isqrt(int(RANK_WORK / n)))
-    return min(cheap, n, max(int(budget / (8 * n * BLOCKS)), 1))
+    """Return the usual rank of P ⪯ A whose part of the memory is this budget."""
+    return Sizes(for_bound=1.0).rank_of_bound(n, budget)

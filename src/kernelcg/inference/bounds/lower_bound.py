@@ -8,10 +8,9 @@ import torch
 from torch import Generator, Tensor
 
 from kernelcg.backends import KernelMatrix
-from kernelcg.backends.memory import FOR_BOUND
 from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF, lengths_from_centre
 from kernelcg.operators import KernelPlusDiagonal
-from kernelcg.planning.ranks import bound_rank
+from kernelcg.planning.ranks import Sizes
 from kernelcg.preconditioners.low_rank_remainder import cholesky_with_jitter
 from kernelcg.preconditioners.partial_cholesky import extended, no_pivots, random_pivots
 from kernelcg.preconditioners.shapes import Diagonal, LowRankPlus
@@ -32,10 +31,9 @@ class LowerBound:
     P: LowRankPlus
 
     @classmethod
-    def of(cls, A: KernelPlusDiagonal, generator: Generator, rank: int | None = None) -> Self:
-        """Return a bound with randomly pivoted rows U: as many as are cheap and fit the memory, at best all."""
-        n, budget = len(A), A.memory_budget()
-        affordable = bound_rank(n, FOR_BOUND * budget)
+    def of(cls, A: KernelPlusDiagonal, generator: Generator, rank: int | None = None, sizes: Sizes = Sizes()) -> Self:
+        """Return a bound with randomly pivoted rows U: as many as are cheap and fit the memory, or ``rank`` of them."""
+        affordable = sizes.rank_of_bound(len(A), A.memory_budget())
         rank = affordable if rank is None else min(rank, affordable)
         choose = random_pivots(generator)
         factor = extended(no_pivots(A.K), A.K, rank=rank, tolerance=1e-10, choose=choose)

@@ -150,7 +150,7 @@ def _conditioned(
     if solved.report.status in FATAL:
         few = len(problem) <= EIGENVALUE_ROWS and 24 * len(problem) ** 2 <= problem.backend.budget()
         solved = replace(solved, report=_least_residual(exact, B, solved.report, eigenvalues=few))
-    bound = solved.bound or LowerBound.of(exact, child(generator, "bound"))
+    bound = solved.bound or LowerBound.of(exact, child(generator, "bound"), sizes=problem.pricing.sizes)
     rounding = Rounding.of(exact)
     fitted, report = _fitted(problem, exact, solved, bound, rounding, stopping, callback)
     return Posterior(

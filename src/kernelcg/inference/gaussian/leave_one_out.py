@@ -96,7 +96,9 @@ def _left_out(posterior: Posterior, probes: int, generator: Generator) -> LeaveO
         diagonal, off = _by_factor(posterior, bound)
         sampled, status = torch.zeros_like(off), Status.CONVERGED
     else:
-        low_rank = bound if isinstance(bound, LowerBound) else LowerBound.of(posterior.A, generator)
+        low_rank = (
+            bound if isinstance(bound, LowerBound) else LowerBound.of(posterior.A, generator, sizes=posterior.sizes)
+        )
         diagonal, sampled, status = _estimated(posterior, low_rank, probes, generator)
         broken = status in FATAL or posterior.report.status in FATAL  # rounding made A singular: nothing is known
         off = torch.full_like(diagonal, math.inf if broken else 0.0)

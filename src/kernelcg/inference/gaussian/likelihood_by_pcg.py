@@ -22,7 +22,6 @@ from kernelcg.inference.learning.criterion_value import (
 )
 from kernelcg.operators import ConstantInvertible, KernelPlusDiagonal
 from kernelcg.planning import Kept
-from kernelcg.planning.ranks import LEAST_RANK
 from kernelcg.preconditioners import Preconditioner
 from kernelcg.preconditioners.low_rank_remainder import LowRankAndRemainder
 from kernelcg.randomness import child, rademacher, seeded
@@ -169,10 +168,10 @@ def iterative_estimate(
     theta = gp.log_parameters().detach()
     gp = gp.with_log_parameters(theta)  # what is built here can be built again from theta, to the last bit
     A = problem.fast_system(gp)
-    c, b, k = problem.Y.shape[1], problem.H.shape[1], numerics.probes
+    c, b, k, sizes = problem.Y.shape[1], problem.H.shape[1], numerics.probes, problem.pricing.sizes
     while True:  # once, or twice where the first solve shows that other probes are better
         near = trail is not None and float((theta - trail.chosen_at).abs().max()) <= NEARBY
-        probes = _probes(problem, A, numerics, trail if near else None, None if value else LEAST_RANK)
+        probes = _probes(problem, A, numerics, trail if near else None, None if value else sizes.bound_rank)
         B, start = torch.cat([problem.centred, problem.H, probes.W], dim=1), None if trail is None else trail.solutions
         report, kept, kept_at = solve_nearby(problem, A, B, numerics, trail, theta, start=start, callback=callback)
         if report.status in FATAL or not bool(report.solution.isfinite().all()):
@@ -191,7 +190,7 @@ def iterative_estimate(
     error = 0.5 * c * traces.standard_error() if errors else unknown
     estimate = CriterionValue(math.nan, gradient, math.nan, error, math.nan, math.nan, report.status, report)
     if value:
-        bound = probes.bound or LowerBound.of(traces.A, child(seeded(numerics.seed), "pivots"))
+        bound = probes.bound or LowerBound.of(traces.A, child(seeded(numerics.seed), "pivots"), sizes=sizes)
         estimate = with_value(estimate, problem, gp, a, beta, bound, numerics)
     return estimate, after
 
@@ -209,7 +208,7 @@ def _probes(
     if trail and len(trail.pivots):
         bound = LowerBound.at(exact, trail.pivots)
     else:
-        bound = LowerBound.of(exact, child(source, "pivots"), rank)
+        bound = LowerBound.of(exact, child(source, "pivots"), rank, problem.pricing.sizes)
     return Probes.drawn(bound.P, numerics.probes, child(source, "probes"), bound)
 
 

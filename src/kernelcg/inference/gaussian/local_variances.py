@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from kernelcg.backends.memory import FOR_COLUMNS
 from kernelcg.inference.gaussian.brackets import tightened
 from kernelcg.inference.gaussian.explained import Explained, Task
 from kernelcg.inference.gaussian.gaps import BELOW_A, MOST_STEPS, UNTRIED, Gap, observed_gap
@@ -93,7 +92,7 @@ def _neighbourhoods(task: Task) -> Neighbourhoods | None:
     """Return the neighbourhoods, unless the kernel has no coordinates or the memory is too small for them."""
     A = task.posterior.A
     rows = min(GROUP * max(NEIGHBOURS), len(A))
-    fits = 3 * 8 * rows**2 <= FOR_COLUMNS * A.memory_budget()
+    fits = 3 * 8 * rows**2 <= task.posterior.sizes.for_columns * A.memory_budget()
     return Neighbourhoods.of(A, task.X, min(GROUP, task.columns)) if fits else None
 
 

@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from kernelcg import planning
 from kernelcg.arguments import matrix
-from kernelcg.backends.memory import FOR_COLUMNS, require_memory
+from kernelcg.backends.memory import require_memory
 from kernelcg.events import Chunk, EventKind, Listener, tell, timed
 from kernelcg.inference.bounds.lower_bound import Exact, LowerBound
 from kernelcg.inference.bounds.rounding import (
@@ -34,6 +34,7 @@ from kernelcg.inference.gaussian.variances import estimated
 from kernelcg.inference.learning.criterion_value import drift_coefficients
 from kernelcg.operators import ConstantInvertible, Invertible, KernelPlusDiagonal
 from kernelcg.planning import Kept
+from kernelcg.planning.ranks import Sizes
 from kernelcg.preconditioners import Preconditioner, recipe
 from kernelcg.preconditioners.shapes import Diagonal, LowRankPlus
 from kernelcg.randomness import child
@@ -86,6 +87,11 @@ class Posterior:
         """Return the matrix of the system, with products in the precision chosen for it."""
         return self.problem.fast_system(self.gp)
 
+    @property
+    def sizes(self) -> Sizes:
+        """Return the ranks, block sizes and shares of the memory of the plan."""
+        return self.problem.pricing.sizes
+
     # without its factors
 
     @property
@@ -117,7 +123,10 @@ class Posterior:
             else:
                 return replace(self, bound=Exact(A, factor), P=factor)
         rows = self.pivots
-        bound = LowerBound.of(A, child(generator, "bound")) if rows is None else LowerBound.at(A, rows)
+        if rows is None:
+            bound = LowerBound.of(A, child(generator, "bound"), sizes=self.sizes)
+        else:
+            bound = LowerBound.at(A, rows)
         kept, P = self._rebuilt(preconditioner, child(generator, "P"))
         return replace(self, bound=bound, P=P, kept=kept)
 
@@ -272,9 +281,10 @@ class Posterior:
 
         They are at most so many ``groups`` of the columns that the plan allows at once.
         """
-        budget, each = int(FOR_COLUMNS * self.problem.points.budget()), 8 * len(self.problem) * blocks
+        budget = int(self.sizes.for_columns * self.problem.points.budget())
+        each = 8 * len(self.problem) * blocks
         require_memory(each, budget, f"solving for one more column of {len(self.problem)} numbers")
-        return int(min(budget // each, groups * self.problem.pricing.sizes.columns))
+        return int(min(budget // each, groups * self.sizes.columns))
 
     def _chunks(self, count: int) -> Iterator[slice]:
         size = self.columns_at_once()

@@ -128,7 +128,7 @@ def pathwise(
     nugget = noise if noisy else NUGGET * min(visible, float(A.diagonal.mean()))
     diagonal = torch.cat([A.diagonal, A.diagonal.new_full((t,), nugget)])
     joint = KernelPlusDiagonal(A.K.joined(X), diagonal)
-    P = LowerBound.of(joint, child(generator, "joint")).P
+    P = LowerBound.of(joint, child(generator, "joint"), sizes=posterior.sizes).P
     size = min(max(int(A.memory_budget() // (4 * 8 * (n + t) * KRYLOV_STEPS)), 1), DRAWS_AT_ONCE)
     mean, parts = posterior.mean(X), []
     for start in range(0, c * count, size):

@@ -6,7 +6,6 @@ from dataclasses import replace
 import torch
 from numpy.linalg import LinAlgError
 
-from kernelcg.backends.memory import FOR_COLUMNS
 from kernelcg.events import Listener
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.laplace.adjoint import Adjoint, Sampled, gradient_at
@@ -165,4 +164,5 @@ def laplace_value(
 def _is_small(problem: Observations) -> bool:
     """Say whether A may be formed and factorised beside everything else."""
     N = problem.size
-    return N <= FEW_LATENT_VALUES and FOR_COLUMNS * problem.points.budget() >= 3 * 8 * N**2
+    share = problem.pricing.sizes.for_columns * problem.points.budget()
+    return N <= FEW_LATENT_VALUES and share >= 3 * 8 * N**2

@@ -7,7 +7,6 @@ import torch
 from torch import Generator, Tensor
 
 from kernelcg import planning
-from kernelcg.backends.memory import FOR_PRECONDITIONER
 from kernelcg.events import Listener
 from kernelcg.inference.bounds.lower_bound import projected
 from kernelcg.inference.gaussian.likelihood_by_pcg import Probes
@@ -17,7 +16,7 @@ from kernelcg.inference.laplace.newton_system import NewtonSystem, NewtonSystems
 from kernelcg.inference.laplace.softmax_system import SoftmaxLowRank
 from kernelcg.operators import ConstantInvertible, Invertible, KernelPlusDiagonal, LinearOperator
 from kernelcg.planning import product_dtype
-from kernelcg.planning.ranks import LEAST_RANK
+from kernelcg.planning.ranks import Sizes
 from kernelcg.preconditioners import Preconditioner, Prepared, recipe
 from kernelcg.preconditioners.low_rank_remainder import DiagonalRemainder, LowRankAndRemainder, sparse_remainder
 from kernelcg.preconditioners.partial_cholesky import extended, no_pivots, random_pivots, weighted
@@ -25,18 +24,10 @@ from kernelcg.preconditioners.shapes import Diagonal, Factored, LowRankPlus
 from kernelcg.randomness import child, seeded
 from kernelcg.solvers import Status, Stopping, solve
 
-CLASS_WORK, SHARP_CLASS_WORK = 2e10, 2e11
-"""n (Cm)² of the low-rank part for C classes: for the few solves of a Newton step, and for those of covariances."""
-
-SCALAR_WORK = 1e9
-"""n m² of the low-rank part for a single latent value a point."""
-
 SMALLEST_WEIGHT = 1e-8
 
 LITTLE_LEFT = 0.3
 """Mean diagonal of S (K − F Fᵀ) S up to which low rank is near A."""
-
-RANK_BESIDE_NEIGHBOURS, NEIGHBOURS = 128, 30
 
 WIDE = 100
 """Columns beyond which, with P near A, orthonormal directions cost more than the few iterations they save."""
@@ -58,7 +49,8 @@ class IterativeSystems(NewtonSystems):
     """Rows of the low-rank part: kept nearby, so that estimates which use it are smooth."""
     prepared: Prepared | None = None
     """The preconditioner for one latent value a point, apart from W."""
-    class_work: float = CLASS_WORK
+    for_covariances: bool = False
+    """Whether classes have the larger low-rank part that pays for covariances, which take C columns a point."""
     callback: Listener | None = None
     """Told of every iteration."""
 
@@ -68,7 +60,8 @@ class IterativeSystems(NewtonSystems):
         if self.preconditioner is None:
             return IterativeSystem(self, expansion, A, None)
         if isinstance(expansion, ClassExpansion):
-            F, chosen = self._low_rank(expansion.trace(), self.class_work / self.problem.classes**2)
+            work = self.sizes.covariance_work if self.for_covariances else self.sizes.class_work
+            F, chosen = self._low_rank(expansion.trace(), work / self.problem.classes**2)
             return IterativeSystem(replace(self, pivots=chosen), expansion, A, SoftmaxLowRank(F, expansion.pi))
         if not isinstance(expansion, ScalarExpansion):
             raise TypeError(f"unknown expansion {expansion!r}")
@@ -78,9 +71,14 @@ class IterativeSystems(NewtonSystems):
 
     def sharpened(self) -> Self:
         """Return the systems with a larger low-rank part for classes: covariances take C columns a point."""
-        if self.problem.classes == 1 or self.class_work == SHARP_CLASS_WORK:
+        if self.problem.classes == 1 or self.for_covariances:
             return self
-        return replace(self, class_work=SHARP_CLASS_WORK, pivots=None)
+        return replace(self, for_covariances=True, pivots=None)
+
+    @property
+    def sizes(self) -> Sizes:
+        """Return the ranks and shares of the memory of the plan."""
+        return self.problem.pricing.sizes
 
     def _precision(self, A: LinearOperator) -> torch.dtype:
         if self.K.is_stored:
@@ -103,13 +101,13 @@ class IterativeSystems(NewtonSystems):
 
     def _automatic(self, weights: Tensor) -> tuple[LowRankAndRemainder, Tensor]:
         """Return low rank alone where it leaves little of S K S beside I, or less of it with neighbours; its pivots."""
-        F, pivots = self._low_rank(weights, SCALAR_WORK)
+        F, pivots = self._low_rank(weights, self.sizes.newton_work)
         left = weights * (self.K.diagonal() - F.square().sum(1)).clamp_min(0.0)
         if float(left.mean()) <= LITTLE_LEFT:
             return LowRankAndRemainder(F, DiagonalRemainder()), pivots
-        F = F[:, :RANK_BESIDE_NEIGHBOURS].contiguous()
+        F = F[:, : self.sizes.rank_beside_neighbours].contiguous()
         order = child(seeded(self.seed), "order")
-        return LowRankAndRemainder(F, sparse_remainder(self.K, order, NEIGHBOURS, F)), pivots
+        return LowRankAndRemainder(F, sparse_remainder(self.K, order, self.sizes.newton_neighbours, F)), pivots
 
     def _low_rank(self, weights: Tensor, work: float) -> tuple[Tensor, Tensor]:
         """Return F with F Fᵀ ≈ K where W is large, and its pivots, unless they are known already.
@@ -119,9 +117,10 @@ class IterativeSystems(NewtonSystems):
         """
         if self.pivots is not None:
             return projected(self.K, self.pivots)[0], self.pivots
-        n, C, budget = len(self.problem), self.problem.classes, FOR_PRECONDITIONER * self.problem.points.budget()
+        n, C = len(self.problem), self.problem.classes
+        budget = self.sizes.for_preconditioner * self.problem.points.budget()
         held = min(budget / (32 * n), (budget / 32) ** 0.5 / C)
-        least = LEAST_RANK if C == 1 else 1
+        least = self.sizes.bound_rank if C == 1 else 1
         rank = min(max(least, int((work / n) ** 0.5)), max(n // 2, 1), max(int(held), 1))
         weights = weights.clamp_min(SMALLEST_WEIGHT * float(weights.max()) + 1e-300)
         choose = weighted(random_pivots(child(seeded(self.seed), "pivots")), weights)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kernelcg.arguments import matrix
-from kernelcg.backends.memory import FOR_COLUMNS, require_memory
+from kernelcg.backends.memory import require_memory
 from kernelcg.events import Listener
 from kernelcg.inference.bounds.product_rounding import ProductRounding
 from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF, error_of_drift
@@ -259,10 +259,10 @@ class LaplacePosterior:
         return self.system, self.apart
 
     def _points_at_once(self) -> int:
-        budget, C = int(FOR_COLUMNS * self.problem.points.budget()), self.problem.classes
-        each = 8 * self.problem.size * C * BLOCKS_AT_ONCE
+        sizes, C = self.problem.pricing.sizes, self.problem.classes
+        budget, each = int(sizes.for_columns * self.problem.points.budget()), 8 * self.problem.size * C * BLOCKS_AT_ONCE
         require_memory(each, budget, f"solving for the {C} latent values of one more point")
-        return max(1, int(min(budget // each, GROUPS * self.problem.pricing.sizes.columns // C)))
+        return max(1, int(min(budget // each, GROUPS * sizes.columns // C)))
 
     def checked_inputs(self, X: Tensor) -> Tensor:
         """Return X as a float64 tensor beside the data, or raise."""
