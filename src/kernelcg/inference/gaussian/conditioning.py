@@ -86,17 +86,18 @@ def condition(
     if method not in ("direct", "iterative"):
         raise ValueError(f"method must be 'direct' or 'iterative', not {method!r}")
     exact, B = problem.system(gp), torch.cat([problem.centred, problem.H], dim=1)
+    source = child(generator, "P")
     if method == "direct":
-        solved = _directly(problem, exact, B, stopping, callback)
+        solved = _directly(problem, exact, B, stopping, source, callback)
     else:
-        A, source = problem.fast_system(gp), child(generator, "P")
+        A = problem.fast_system(gp)
         solved = _iteratively(problem, A, B, stopping, preconditioner, prepared, start, source, callback)
     if not bool(solved.report.solution.isfinite().all()):
         raise SolveFailed(f"conditioning on {len(problem)} observations failed: {solved.report}")
     found = _conditioned(problem, gp, exact, B, solved, stopping, variance_tolerance, generator, callback)
     if isinstance(found.bound, Exact) or not few_rows(problem) or not _falls_short(found):
         return found
-    direct = _directly(problem, exact, B, stopping, callback)
+    direct = _directly(problem, exact, B, stopping, source, callback)
     if direct.bound is None:
         return found
     direct = replace(direct, report=_instead(solved.report, direct.report))
@@ -166,6 +167,7 @@ def _conditioned(
         solved.kept,
         stopping,
         variance_tolerance,
+        seed=generator.initial_seed(),
     )
 
 
@@ -255,14 +257,20 @@ def _joined(first: SolveReport, second: SolveReport, note: str) -> SolveReport:
 
 
 def _directly(
-    problem: Regression, A: KernelPlusDiagonal, B: Tensor, stopping: Stopping, callback: Listener | None
+    problem: Regression,
+    A: KernelPlusDiagonal,
+    B: Tensor,
+    stopping: Stopping,
+    generator: Generator,
+    callback: Listener | None,
 ) -> _Solved:
     """Factorise A, or if rounding makes that impossible leave it to the iterative ladder, which says so."""
     began = time.perf_counter()
     try:
         factor = CholeskyFactor(A.dense())
     except LinAlgError:
-        return _Solved(planning.solve_automatically(A, B, None, stopping, callback, pricing=problem.pricing)[0])
+        pricing = problem.pricing
+        return _Solved(planning.solve_automatically(A, B, None, stopping, callback, generator, pricing=pricing)[0])
     report = solve(A, B, preconditioner=factor, start=factor.solve(B), stopping=stopping, callback=callback)
     report = replace(report, method="direct", seconds=time.perf_counter() - began)
     return _Solved(report, factor, None, Exact(A, factor))
@@ -319,7 +327,7 @@ def _iteratively(
         )
     if any(attempt.approach is Approach.DIRECT for attempt in report.attempts):
         exact = A.with_precision(torch.float64)
-        direct = _directly(problem, exact, B, stopping, callback)  # the factor serves all that follows
+        direct = _directly(problem, exact, B, stopping, generator, callback)  # the factor serves all that follows
         return replace(direct, report=report) if direct.P is not None else _Solved(report)
     P = None if kept.prepared is None else kept.prepared.factor(A.scale, A.diagonal)
     return _Solved(report, P, kept)

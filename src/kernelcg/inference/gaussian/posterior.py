@@ -37,7 +37,7 @@ from kernelcg.planning import Kept
 from kernelcg.planning.ranks import Sizes
 from kernelcg.preconditioners import Preconditioner, recipe
 from kernelcg.preconditioners.shapes import Diagonal, LowRankPlus
-from kernelcg.randomness import child
+from kernelcg.randomness import child, seeded
 from kernelcg.solvers import Approach, CholeskyFactor, SolveReport, Status, Stopping, solve
 
 BLOCKS_AT_ONCE = 16
@@ -81,6 +81,8 @@ class Posterior:
     variance_tolerance: float
     pivots: Tensor | None = None
     """Rows of the bound, where that is left out."""
+    seed: int = 0
+    """Of preconditioners that are still to be chosen, where those at hand do not suffice."""
 
     @property
     def A(self) -> KernelPlusDiagonal:
@@ -121,14 +123,14 @@ class Posterior:
             except LinAlgError:
                 pass
             else:
-                return replace(self, bound=Exact(A, factor), P=factor)
+                return replace(self, bound=Exact(A, factor), P=factor, seed=generator.initial_seed())
         rows = self.pivots
         if rows is None:
             bound = LowerBound.of(A, child(generator, "bound"), sizes=self.sizes)
         else:
             bound = LowerBound.at(A, rows)
         kept, P = self._rebuilt(preconditioner, child(generator, "P"))
-        return replace(self, bound=bound, P=P, kept=kept)
+        return replace(self, bound=bound, P=P, kept=kept, seed=generator.initial_seed())
 
     def _rebuilt(
         self, choice: str | Preconditioner | None, generator: Generator
@@ -266,15 +268,14 @@ class Posterior:
         self, B: Tensor, stopping: Stopping, start: Tensor | None = None, callback: Listener | None = None
     ) -> SolveReport:
         """Return A⁻¹B and its record."""
-        if self.P is None:
-            return planning.solve_automatically(self.A, B, start, stopping, callback, pricing=self.problem.pricing)[0]
-        first = self.P.solve(B) if start is None else start
-        report = solve(self.A, B, preconditioner=self.P, start=first, stopping=stopping, callback=callback)
-        if report.status is Status.CONVERGED:
-            return report
-        return planning.solve_automatically(
-            self.A, B, report.solution, stopping, callback, pricing=self.problem.pricing
-        )[0]
+        if self.P is not None:
+            first = self.P.solve(B) if start is None else start
+            report = solve(self.A, B, preconditioner=self.P, start=first, stopping=stopping, callback=callback)
+            if report.status is Status.CONVERGED:
+                return report
+            start = report.solution
+        generator, pricing = child(seeded(self.seed), "further solves"), self.problem.pricing
+        return planning.solve_automatically(self.A, B, start, stopping, callback, generator, pricing=pricing)[0]
 
     def columns_at_once(self, blocks: int = BLOCKS_AT_ONCE, groups: int = 1) -> int:
         """Return how many columns fit the memory, if each needs so many blocks of n numbers.

@@ -145,7 +145,8 @@ class IterativeSystem(NewtonSystem):
         )
         if report.status in RETRYABLE and isinstance(self.A, KernelPlusDiagonal) and self.P is not None:
             spent, first, pricing = Spent(products=report.columns), report.solution, known.problem.pricing
-            report = planning.solve_automatically(self.A, B, first, stopping, known.callback, pricing=pricing)[0]
+            source, listener = child(seeded(known.seed), "further solves"), known.callback
+            report, _ = planning.solve_automatically(self.A, B, first, stopping, listener, source, pricing=pricing)
         return Solved(report.solution, spent + Spent.of(report))
 
     def telling(self, callback: Listener | None) -> Self:
