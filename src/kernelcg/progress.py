@@ -36,7 +36,7 @@ class TimeLeft:
     def start(self, plan: Plan) -> None:
         """Take note of the plan."""
         stages = (*plan.stages, plan.conditioning)
-        total, self.ends = 0.0, []
+        total, self.ends, self.stage, self.scale = 0.0, [], 0, 1.0
         for stage in stages:
             total += stage.seconds
             self.ends.append(total)

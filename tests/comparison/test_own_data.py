@@ -66,6 +66,9 @@ def test_classification_of_words_with_a_kernel_of_ones_own():
     found = kernelcg.compare(
         X, LABELS, kernel=RBF(1.0, 4.0), methods=["kernelcg"], budget=5, points=2, callback=seen.append
     )
+    plans = [event.payload for event in seen if event.kind is EventKind.PLAN]
+    assert plans == [run.plan for run in found.runs["kernelcg"]]
+    assert seen[0].kind is EventKind.PLAN
     ends = [event.payload for event in seen if event.kind is EventKind.METHOD]
     assert found.task == "classification"
     assert found.table()[0]["error"] < 0.3

@@ -26,6 +26,7 @@ from kernelcg.estimators.settings import chosen_device, first_process
 from kernelcg.estimators.sklearn_kernels import converted
 from kernelcg.events import EventKind, Listener, tell, timed
 from kernelcg.inference.gaussian.model import Regression
+from kernelcg.planning.pricing import pricing_of
 
 DEFAULT = ("kernelcg", "CHOL", "PCG", "CG", "FITC", "PITC", "VAR")
 
@@ -252,15 +253,17 @@ def compare(
 
 
 def task_on(data: Table, split: Split, kernel: Any, device: torch.device) -> Task:
-    """Return the training rows of a split as a task, from the start that the estimators have."""
+    """Return the training rows of a split as a task, with the start and the prices that the estimators have."""
     X, y = (torch.from_numpy(part).to(device) for part in (split.X, split.y))
     if data.task == "regression":
         problem = Regression(X, y[:, None], backend=backends.default(device=X.device.type).counting(len(X)))
-        return RegressionTask(problem, first_process(kernel, None, problem.X, problem.Y))
+        start = first_process(kernel, None, problem.X, problem.Y)
+        return RegressionTask(problem.at_price(pricing_of(start.kernel, problem.X, problem.backend)), start)
     own, white = converted(first_latent_kernel(X) if kernel is None else kernel)
     if white is not None:
         raise ValueError("the kernel has a WhiteKernel, but labels have no Gaussian noise; leave it out")
-    return ClassificationTask.of(X, y, own, len(data.classes))
+    task = ClassificationTask.of(X, y, own, len(data.classes))
+    return replace(task, problem=task.problem.at_price(pricing_of(own, task.problem.X, task.problem.backend)))
 
 
 def _trials(found: Comparison, task: Task, seed: int) -> tuple[Trial, ...]:

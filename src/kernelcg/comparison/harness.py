@@ -17,11 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernelcg.comparison.methods import Method, conditioned_by, learned_by, unsuited
+from kernelcg.comparison.methods import Method, conditioned_by, criterion_of, learned_by, unsuited
 from kernelcg.comparison.tasks import Scores, Task
 from kernelcg.errors import MemoryBudgetExceeded, SolveFailed
-from kernelcg.events import Event, EventKind, Listener
+from kernelcg.events import Event, EventKind, Listener, tell
 from kernelcg.parameters import Parametric
+from kernelcg.planning import Plan
 
 POINTS = 25
 """Points of a path that are evaluated, at most."""
@@ -86,6 +87,8 @@ class Run:
     path: tuple[Place, ...]
     curve: tuple[Evaluation, ...]
     gp: Parametric
+    plan: Plan | None = None
+    """What was planned before it began; approximations by inducing inputs have no plan."""
 
     @property
     def last(self) -> Evaluation | None:
@@ -137,15 +140,19 @@ def run(
     reason = unsuited(method, task)
     if reason:
         return Run(method, reason, reason, (), (), task.start)
+    plan, began = None, time.perf_counter()
     try:
+        if method.sparse is None:
+            plan = criterion_of(method, task, seed).plan
+            tell(callback, EventKind.PLAN, plan, began)
         warm_up(method, task, seed)
         path, status, reason = walked(method, task, budget=budget, seed=seed, callback=callback)
     except NO_ROOM as error:
-        return Run(method, TOO_LARGE, str(error), (), (), task.start)
+        return Run(method, TOO_LARGE, str(error), (), (), task.start, plan)
     kept = tuple(place for place in path if place.seconds <= budget)
     curve = tuple(evaluated(method, task, place, X_test, y_test, seed) for place in chosen(kept, points))
     status = status if len(kept) == len(path) else OUT_OF_TIME
-    return Run(method, status, reason, kept, curve, process_at(task, kept[-1]))
+    return Run(method, status, reason, kept, curve, process_at(task, kept[-1]), plan)
 
 
 def warm_up(method: Method, task: Task, seed: int = 0) -> None:

@@ -140,11 +140,11 @@ class RegressionTask(Task):
 
     def condition(self, gp: GaussianProcess, solver: str, numerics: Numerics, rtol: float, generator: Generator) -> Any:
         stopping = Stopping(rtol=rtol, max_iterations=max(len(self.problem), Stopping().max_iterations))
-        source = child(generator, "posterior")
+        source, plan = child(generator, "posterior"), self.plan(solver, numerics)
         return condition(
-            self.problem,
+            self.problem.storing(plan.conditioning.storage),
             gp,
-            method=self.plan(solver, numerics).method,
+            method=plan.method,
             stopping=stopping,
             preconditioner=numerics.preconditioner,
             generator=source,
