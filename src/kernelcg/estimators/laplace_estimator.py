@@ -44,7 +44,7 @@ from kernelcg.inference.learning.learn import learn
 from kernelcg.inference.learning.optimizer import STOCHASTIC, Optimizer
 from kernelcg.kernels import Kernel
 from kernelcg.kernels.composite import summands
-from kernelcg.planning import Plan
+from kernelcg.planning import Method, Plan
 from kernelcg.planning.planner import BLOCKS
 from kernelcg.randomness import child, seeded
 from kernelcg.solvers import SolveReport, Status, Stopping
@@ -247,7 +247,7 @@ class LaplaceEstimator(ProcessEstimator):
         if learning.failures:
             found.append(
                 f"{learning.failures} of {learning.evaluations} evaluations while learning did not converge (see "
-                f"learning_; bound the hyperparameters{OTHER_WAYS if self.plan_.method == 'iterative' else ''})"
+                f"learning_; bound the hyperparameters{OTHER_WAYS if self.plan_.method is Method.ITERATIVE else ''})"
             )
         if not learning.converged:
             found.append(early_end(learning, "raise max_iter or probes, or start elsewhere"))
@@ -264,7 +264,7 @@ class LaplaceEstimator(ProcessEstimator):
             advice = "raise rtol" if certificate.verdict is Verdict.NOT_EXACT else "scale the features"
             found.append(
                 f"the fit is {verdict}: {certificate.reason} (see certificate_; {advice}, bound the variance of the "
-                f"kernel{OTHER_WAYS if self.plan_.method == 'iterative' else ''})"
+                f"kernel{OTHER_WAYS if self.plan_.method is Method.ITERATIVE else ''})"
             )
         return found
 

@@ -251,6 +251,13 @@ def method_named(name: str) -> Method:
     return Method(name)
 
 
+def definite_method(name: str) -> Method:
+    """Return the direct or the iterative method by its name; `ValueError` for "auto" and names nobody has."""
+    if name not in (Method.DIRECT, Method.ITERATIVE):
+        raise ValueError(f"method must be 'direct' or 'iterative', not {name!r}")
+    return Method(name)
+
+
 _NOTHING = Stage(0, Method.DIRECT, Storage.STORED, Precision.AUTO, 0.0, 0.0, 0, "nothing is planned")
 
 UNPLANNED = Plan(0, 0, 0, 1, Family.GAUSSIAN, "cpu", "", 0, 0, "auto", 0, (), _NOTHING, 0)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,26 +13,42 @@ Array = NDArray[np.float64]
 MOST_NODES = 200
 
 
+class Numerator(Enum):
+    """The factor of a sum of partial fractions, as a function of λ."""
+
+    ONE = "1"
+    IDENTITY = "λ"
+    SHIFTED = "λ − centre"
+
+
 @dataclass(frozen=True)
 class PartialFractions:
-    """λ ↦ constant + factor(λ) Σ_i w_i / (λ + t_i) on an interval.
+    """λ ↦ constant + numerator(λ) Σ_i w_i / (λ + t_i) on an interval.
 
-    ``numerator`` names the factor: "one", "identity" (λ) or "shifted" (λ − centre). ``error`` is the largest one on the
-    interval, relative for the roots, absolute for the logarithm ("shifted").
+    ``error`` is the largest one on the interval, relative for the roots, absolute for the logarithm, whose numerator is
+    shifted.
     """
 
     shifts: Array
     weights: Array
     constant: float
-    numerator: str
+    numerator: Numerator
     centre: float
     error: float
 
     def __call__(self, values: Array) -> Array:
         total = (self.weights / (values[:, None] + self.shifts)).sum(1)
-        factor = {"one": 1.0, "identity": values, "shifted": values - self.centre}[self.numerator]
-        result: Array = self.constant + factor * total
+        result: Array = self.constant + self._factor(values) * total
         return result
+
+    def _factor(self, values: Array) -> Array:
+        match self.numerator:
+            case Numerator.ONE:
+                return np.ones_like(values)
+            case Numerator.IDENTITY:
+                return values
+            case Numerator.SHIFTED:
+                return values - self.centre
 
 
 def partial_fractions(function: str, low: float, high: float, rtol: float) -> PartialFractions:
@@ -60,7 +77,8 @@ def _root(function: str, low: float, high: float, nodes: int) -> PartialFraction
     sn, cn, dn, _ = ellipj((np.arange(nodes) + 0.5) * quarter / nodes, modulus)
     shifts = low * (sn / cn) ** 2
     weights = 2 * quarter * math.sqrt(low) / (math.pi * nodes) * dn / cn**2
-    return PartialFractions(shifts, weights, 0.0, "identity" if function == "sqrt" else "one", 0.0, math.nan)
+    numerator = Numerator.IDENTITY if function == "sqrt" else Numerator.ONE
+    return PartialFractions(shifts, weights, 0.0, numerator, 0.0, math.nan)
 
 
 def _logarithm(low: float, high: float, nodes: int) -> PartialFractions:
@@ -75,4 +93,4 @@ def _logarithm(low: float, high: float, nodes: int) -> PartialFractions:
     step = (half_range + math.sqrt(half_range**2 + 4 * math.pi**2 * nodes)) / nodes
     u = (np.arange(nodes) - (nodes - 1) / 2) * step
     weights = step / (1 + np.exp(-u))
-    return PartialFractions(centre * np.exp(u), weights, math.log(centre), "shifted", centre, math.nan)
+    return PartialFractions(centre * np.exp(u), weights, math.log(centre), Numerator.SHIFTED, centre, math.nan)

@@ -13,7 +13,7 @@ from kernelcg.operators import Counting, Identity, Invertible, LinearOperator, a
 from kernelcg.randomness import normal, seeded
 from kernelcg.solvers.lanczos import BlockLanczos
 from kernelcg.solvers.matrix_functions import FUNCTIONS, FunctionReport, apply_function, columns_for
-from kernelcg.solvers.rational import Array, PartialFractions, partial_fractions
+from kernelcg.solvers.rational import Array, Numerator, PartialFractions, partial_fractions
 from kernelcg.solvers.report import SolveReport, Status, Stopping
 from kernelcg.solvers.solve import solve
 
@@ -101,14 +101,14 @@ def apply_function_rational(
     if not 0 < low <= high:
         raise ValueError(f"interval must be positive and ordered, not ({low}, {high}): A must be positive definite")
     fractions = partial_fractions(function, low, high, rtol / 10)
-    right = block if fractions.numerator != "shifted" else counted @ block - fractions.centre * block
+    right = block if fractions.numerator is not Numerator.SHIFTED else counted @ block - fractions.centre * block
     stopping = replace(stopping, rtol=_solve_tolerance(fractions, low, counted, block, right, function, rtol))
     total, reports = torch.zeros_like(block), []
     for shift, weight in zip(fractions.shifts.tolist(), fractions.weights.tolist(), strict=True):
         P = None if preconditioner is None else preconditioner(shift)
         reports.append(solve(Shifted(counted, shift), right, preconditioner=P, stopping=stopping))
         total += weight * reports[-1].solution
-    if fractions.numerator == "identity":
+    if fractions.numerator is Numerator.IDENTITY:
         total = counted @ total
     total += fractions.constant * block
     error = _error(fractions, low, block, total, reports)
@@ -182,11 +182,11 @@ def _solve_tolerance(
 def _amplification(fractions: PartialFractions, low: float) -> Array:
     """Return the bound of ‖(A + t_i)⁻¹‖, or of ‖A (A + t_i)⁻¹‖ where the sum is multiplied by A."""
     inverse: Array = 1 / (low + fractions.shifts)
-    return np.ones_like(inverse) if fractions.numerator == "identity" else inverse
+    return np.ones_like(inverse) if fractions.numerator is Numerator.IDENTITY else inverse
 
 
 def _error(fractions: PartialFractions, low: float, V: Tensor, value: Tensor, reports: list[SolveReport]) -> Tensor:
-    error = fractions.error * torch.linalg.vector_norm(V if fractions.numerator == "shifted" else value, dim=0)
+    error = fractions.error * torch.linalg.vector_norm(V if fractions.numerator is Numerator.SHIFTED else value, dim=0)
     factors = abs(fractions.weights) * _amplification(fractions, low)
     for factor, report in zip(factors.tolist(), reports, strict=True):
         error = error + factor * report.true_residual_norms

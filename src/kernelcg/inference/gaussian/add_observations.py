@@ -11,6 +11,7 @@ from kernelcg.inference.gaussian.conditioning import condition
 from kernelcg.inference.gaussian.drift import MeanKind
 from kernelcg.inference.gaussian.model import Regression
 from kernelcg.inference.gaussian.posterior import Posterior
+from kernelcg.planning.plan import Method
 from kernelcg.preconditioners import Preconditioner
 from kernelcg.preconditioners.low_rank_remainder import DiagonalRemainder, LowRankAndRemainder, sparse_remainder
 from kernelcg.randomness import child
@@ -22,7 +23,7 @@ def updated(
     Y: Tensor,
     noise_variance: Tensor | None,
     *,
-    method: str = "iterative",
+    method: str = Method.ITERATIVE,
     preconditioner: str | Preconditioner | None = "auto",
     generator: Generator,
     callback: Listener | None = None,

@@ -20,7 +20,7 @@ from kernelcg.inference.gaussian.refinement import LARGEST_ERROR, Fitted, refine
 from kernelcg.inference.learning.criterion_value import generalised_least_squares
 from kernelcg.operators import Invertible, KernelPlusDiagonal
 from kernelcg.planning import Kept
-from kernelcg.planning.plan import Storage
+from kernelcg.planning.plan import Method, Storage, definite_method
 from kernelcg.preconditioners import Preconditioner, Prepared, recipe
 from kernelcg.randomness import child
 from kernelcg.solvers import Approach, Attempt, CholeskyFactor, SolveReport, Status, Stopping, solve
@@ -44,7 +44,7 @@ def condition(
     problem: Regression,
     gp: GaussianProcess,
     *,
-    method: str = "iterative",
+    method: str = Method.ITERATIVE,
     stopping: Stopping = Stopping(),
     preconditioner: str | Preconditioner | None = "auto",
     variance_tolerance: float = 1e-2,
@@ -83,11 +83,9 @@ def condition(
     >>> bool((posterior.predict(X).mean - torch.sin(X)).abs().max() < 0.1)
     True
     """
-    if method not in ("direct", "iterative"):
-        raise ValueError(f"method must be 'direct' or 'iterative', not {method!r}")
     exact, B = problem.system(gp), torch.cat([problem.centred, problem.H], dim=1)
     source = child(generator, "P")
-    if method == "direct":
+    if definite_method(method) is Method.DIRECT:
         solved = _directly(problem, exact, B, stopping, source, callback)
     else:
         A = problem.fast_system(gp)
@@ -272,7 +270,7 @@ def _directly(
         pricing = problem.pricing
         return _Solved(planning.solve_automatically(A, B, None, stopping, callback, generator, pricing=pricing)[0])
     report = solve(A, B, preconditioner=factor, start=factor.solve(B), stopping=stopping, callback=callback)
-    report = replace(report, method="direct", seconds=time.perf_counter() - began)
+    report = replace(report, method=Method.DIRECT, seconds=time.perf_counter() - began)
     return _Solved(report, factor, None, Exact(A, factor))
 
 

@@ -13,6 +13,7 @@ from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.gaussian.objective import Objective
 from kernelcg.inference.learning.criterion_value import CriterionValue
+from kernelcg.planning.plan import Method
 from kernelcg.solvers import Stopping
 
 
@@ -23,7 +24,7 @@ def evidence(
     *,
     noise_variance: Any = None,
     mean: str = "zero",
-    method: str = "auto",
+    method: str = Method.AUTO,
     preconditioner: Any = "auto",
     probes: int = 8,
     rtol: float = 1e-4,
@@ -74,7 +75,7 @@ def log_marginal_likelihood(
     *,
     noise_variance: Any = None,
     mean: str = "zero",
-    method: str = "auto",
+    method: str = Method.AUTO,
     preconditioner: Any = "auto",
     probes: int = 8,
     rtol: float = 1e-4,

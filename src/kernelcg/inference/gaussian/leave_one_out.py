@@ -14,6 +14,7 @@ from kernelcg.inference.gaussian.conditioning import condition, few_rows
 from kernelcg.inference.gaussian.cross_validation import diagonal_of_inverse
 from kernelcg.inference.gaussian.likelihood_by_pcg import FATAL
 from kernelcg.inference.gaussian.posterior import Posterior
+from kernelcg.planning.plan import Method
 from kernelcg.randomness import child, rademacher
 from kernelcg.solvers import Status
 
@@ -84,7 +85,9 @@ def leave_one_out(posterior: Posterior, *, probes: int = 64, generator: Generato
     """  # noqa: D400
     problem = posterior.problem
     if not isinstance(posterior.bound, Exact) and few_rows(problem):
-        direct = condition(problem, posterior.gp, method="direct", stopping=posterior.stopping, generator=generator)
+        direct = condition(
+            problem, posterior.gp, method=Method.DIRECT, stopping=posterior.stopping, generator=generator
+        )
         posterior = direct if isinstance(direct.bound, Exact) else posterior
     return _left_out(posterior, probes, generator)
 

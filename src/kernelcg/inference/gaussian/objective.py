@@ -15,7 +15,7 @@ from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.learning.criterion_value import CriterionValue
 from kernelcg.inference.learning.planned_criterion import PlannedCriterion
 from kernelcg.parameters import Parametric
-from kernelcg.planning.plan import UNPLANNED, Plan, method_named
+from kernelcg.planning.plan import UNPLANNED, Method, Plan, method_named
 from kernelcg.planning.planner import Options, Resources, planned
 
 
@@ -36,7 +36,7 @@ class Objective(PlannedCriterion):
 
     problem: Regression
     criterion: str = CriterionName.MARGINAL_LIKELIHOOD
-    method: str = "auto"
+    method: str = Method.AUTO
     numerics: Numerics = Numerics()
     learns_in_stages: bool = True
     """Whether learning begins with a part of the rows: a subset shows the way at a fraction of the cost."""

@@ -34,6 +34,7 @@ from kernelcg.inference.gaussian.variances import estimated
 from kernelcg.inference.learning.criterion_value import drift_coefficients
 from kernelcg.operators import ConstantInvertible, Invertible, KernelPlusDiagonal
 from kernelcg.planning import Kept
+from kernelcg.planning.plan import Method, definite_method
 from kernelcg.planning.ranks import Sizes
 from kernelcg.preconditioners import Preconditioner, recipe
 from kernelcg.preconditioners.shapes import Diagonal, LowRankPlus
@@ -117,7 +118,9 @@ class Posterior:
         method, preconditioner, generator : as it was conditioned with
         """
         A = self.problem.system(self.gp)
-        if method == "direct" or any(one.approach is Approach.DIRECT for one in self.report.attempts):
+        if definite_method(method) is Method.DIRECT or any(
+            one.approach is Approach.DIRECT for one in self.report.attempts
+        ):
             try:
                 factor = CholeskyFactor(A.dense())
             except LinAlgError:

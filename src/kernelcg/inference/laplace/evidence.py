@@ -19,6 +19,7 @@ from kernelcg.inference.laplace.newton_methods import systems_for
 from kernelcg.inference.laplace.newton_system import NewtonSystem, Spent
 from kernelcg.inference.laplace.trail import LaplaceTrail
 from kernelcg.inference.learning.criterion_value import CriterionValue, impossible
+from kernelcg.planning.plan import Method, definite_method
 from kernelcg.solvers import CholeskyFactor, Status
 
 LEARNING_RTOL, WARY_RTOL = 1e-3, 1e-6
@@ -39,7 +40,7 @@ FEW_LATENT_VALUES = 1000
 def laplace_estimate(
     problem: Observations,
     gp: LatentProcess,
-    method: str = "iterative",
+    method: str = Method.ITERATIVE,
     numerics: Numerics = Numerics(),
     trail: LaplaceTrail | None = None,
     *,
@@ -97,7 +98,7 @@ def laplace_estimate(
     systems = systems_for(problem, gp, method, numerics, pivots, callback)
     start = None if trail is None else trail.f
     enough = LEARNING_RTOL if gp.is_log_concave else WARY_RTOL
-    rtol = mode_rtol or (EXACT_RTOL if method == "direct" else enough)
+    rtol = mode_rtol or (EXACT_RTOL if definite_method(method) is Method.DIRECT else enough)
     try:
         search = find_mode(problem, gp, systems, rtol=rtol, start=start)
         mode, known = search.mode, search.systems

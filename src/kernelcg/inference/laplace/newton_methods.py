@@ -7,6 +7,7 @@ from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.inference.laplace.newton_by_cholesky import DirectSystems
 from kernelcg.inference.laplace.newton_by_pcg import IterativeSystems
+from kernelcg.planning.plan import Method, definite_method
 
 
 def systems_for(
@@ -18,7 +19,7 @@ def systems_for(
     callback: Listener | None = None,
 ) -> DirectSystems | IterativeSystems:
     """Return what solves the systems of a Newton step by this method."""
-    if method == "direct":
+    if definite_method(method) is Method.DIRECT:
         return DirectSystems(problem, gp, numerics.stopping)
     return IterativeSystems(
         problem, gp, numerics.preconditioner, numerics.seed, numerics.stopping, pivots, callback=callback

@@ -9,7 +9,7 @@ from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.inference.laplace.trail import LaplaceTrail
 from kernelcg.inference.learning.criterion_value import CriterionValue
 from kernelcg.inference.learning.planned_criterion import PlannedCriterion
-from kernelcg.planning.plan import UNPLANNED, Plan, method_named
+from kernelcg.planning.plan import UNPLANNED, Method, Plan, method_named
 from kernelcg.planning.planner import Options, Resources, planned
 
 
@@ -25,7 +25,7 @@ class LaplaceObjective(PlannedCriterion):
     """
 
     problem: Observations
-    method: str = "auto"
+    method: str = Method.AUTO
     numerics: Numerics = Numerics()
     learns_in_stages: bool = True
     """Whether learning begins with a part of the rows: a subset shows the way at a fraction of the cost."""

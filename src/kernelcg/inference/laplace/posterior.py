@@ -21,6 +21,7 @@ from kernelcg.inference.laplace.mode import Mode, find_mode, newton_step
 from kernelcg.inference.laplace.mode_error import NOWHERE, ModeError, drift_condition, mode_error, solved_for_drift
 from kernelcg.inference.laplace.newton_methods import systems_for
 from kernelcg.inference.laplace.newton_system import NewtonSystem, Spent
+from kernelcg.planning.plan import Method, definite_method
 from kernelcg.solvers import Status
 
 GROUPS, BLOCKS_AT_ONCE = 2, 16
@@ -110,7 +111,7 @@ class LaplacePosterior:
     gp: LatentProcess
     problem: Observations
     mode: Mode
-    method: str
+    method: Method
     numerics: Numerics
     error: ModeError
     system: NewtonSystem | None
@@ -195,7 +196,7 @@ class LaplacePosterior:
 
     def _drift_error(self) -> float:
         """Return an estimate of the relative error of `_drift_variance`: that of RH times a condition number."""
-        H, own = self.problem.H, 8 * UNIT_ROUNDOFF + (0 if self.method == "direct" else DRIFT_RTOL)
+        H, own = self.problem.H, 8 * UNIT_ROUNDOFF + (0 if self.method is Method.DIRECT else DRIFT_RTOL)
         return 8 * own * drift_condition(self.problem, self.mode, H.T @ self.RH) if H.shape[1] else 0.0
 
     def predict(
@@ -250,7 +251,7 @@ class LaplacePosterior:
 
     def _apart_error(self) -> float:
         """Return an estimate of the relative error of what the points apart explain: their solves' and rounding."""
-        return 64 * UNIT_ROUNDOFF * len(self.problem) if self.method == "direct" else 10 * self._rtol()
+        return 64 * UNIT_ROUNDOFF * len(self.problem) if self.method is Method.DIRECT else 10 * self._rtol()
 
     def at_hand(self) -> tuple[NewtonSystem, IndefinitePoints]:
         """Return the factors, or raise if it was stored without them."""
@@ -276,7 +277,7 @@ def condition_laplace(
     problem: Observations,
     gp: LatentProcess,
     *,
-    method: str = "iterative",
+    method: str = Method.ITERATIVE,
     rtol: float = 1e-6,
     numerics: Numerics = Numerics(),
     variance_tolerance: float = 1e-2,
@@ -337,7 +338,7 @@ def condition_laplace(
         gp,
         problem,
         mode,
-        method,
+        definite_method(method),
         numerics,
         error=error if apart.exists else NOWHERE,
         system=system.telling(None),  # who was told of this work is not told of later work

@@ -15,7 +15,7 @@ from kernelcg.inference.learning.criterion_value import CriterionValue
 from kernelcg.inference.learning.default_priors import Priors
 from kernelcg.inference.learning.lbfgs import Point
 from kernelcg.parameters import Parametric
-from kernelcg.planning import Plan
+from kernelcg.planning import Method, Plan
 from kernelcg.solvers import Status
 
 
@@ -83,9 +83,9 @@ class Criterion(Protocol):
         """Return value and gradient, and a trail that helps the next evaluation; tell of the iterations of solves."""
 
 
-def method_of(objective: Criterion) -> str:
-    """Return "direct" or "iterative"."""
-    return "direct" if objective.is_direct else "iterative"
+def method_of(objective: Criterion) -> Method:
+    """Return how the criterion is evaluated."""
+    return Method.DIRECT if objective.is_direct else Method.ITERATIVE
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Evaluation:
     """One evaluation of a criterion and its gradient; the value is NaN where it is not known."""
 
     rows: int
-    method: str
+    method: Method
     value: float
     status: Status
     log_parameters: tuple[float, ...] = field(repr=False)

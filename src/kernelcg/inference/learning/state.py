@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kernelcg.inference.learning.lbfgs import Ascent, Curvature
 from kernelcg.inference.learning.origin import Origin
-from kernelcg.planning import Plan
+from kernelcg.planning import Method, Plan
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Stage:
     """A part of the data that learning goes on with, and the start that comes next, of so many."""
 
     rows: int
-    method: str
+    method: Method
     start: int
     starts: int
 
@@ -34,7 +34,7 @@ class Step:
     """
 
     rows: int
-    method: str
+    method: Method
     value: float
     seconds: float
     log_parameters: tuple[float, ...] = field(repr=False)

@@ -15,6 +15,7 @@ from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.inference.gaussian.prediction import Prediction
 from kernelcg.inference.gaussian.sampling import joint_draws
 from kernelcg.inference.outputs.model import OutputProcesses, Outputs, first_failure
+from kernelcg.planning.plan import Method
 from kernelcg.preconditioners import Preconditioner
 from kernelcg.randomness import child
 from kernelcg.solvers import SolveReport, Status, Stopping
@@ -115,7 +116,7 @@ def condition_outputs(
     problem: Outputs,
     gp: OutputProcesses,
     *,
-    method: str = "iterative",
+    method: str = Method.ITERATIVE,
     stopping: Stopping = Stopping(),
     preconditioner: str | Preconditioner | None = "auto",
     generator: Generator,
@@ -143,7 +144,7 @@ def updated_outputs(
     Y: Tensor,
     noise_variance: Tensor | None,
     *,
-    method: str = "iterative",
+    method: str = Method.ITERATIVE,
     preconditioner: str | Preconditioner | None = "auto",
     generator: Generator,
     callback: Listener | None = None,
