@@ -9,7 +9,7 @@ from strategies import DTYPES, FUSED, KERNELS, normal
 
 from kernelcg import backends
 from kernelcg.backends.rounding import centre_of
-from kernelcg.kernels import RBF, Kernel, Periodic
+from kernelcg.kernels import RBF, Kernel, Periodic, squared_distances
 
 SOME = ["rbf", "matern32 ard", "multiple", "sum", "multiple of a sum", "periodic", "product", "sum with linear"]
 ROWS = {
@@ -123,6 +123,48 @@ class Wary(Kernel):
     def _beside(self, X):
         type(self).moves += 1
         return super()._beside(X)
+
+
+class Crossing(torch.autograd.Function):
+    """Stands for a copy to another device; counts how often a gradient is copied back."""
+
+    backs = 0
+
+    @staticmethod
+    def forward(ctx, value):
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, slope):
+        Crossing.backs += 1
+        return slope
+
+
+class Distant(Kernel):
+    """1 / (1 + |x − y|² / w²), whose w is on a device far away."""
+
+    width: torch.Tensor
+
+    def covariance(self, X, Y):
+        return 1 / (1 + squared_distances(X / self.width, Y / self.width))
+
+    def _beside(self, X):
+        moved = super()._beside(X)
+        object.__setattr__(moved, "width", Crossing.apply(moved.width))
+        return moved
+
+
+@pytest.mark.parametrize("kernel", [Distant(2.0), Distant(2.0) + RBF(1.0) * Distant(3.0)], ids=["one", "composite"])
+def test_a_gradient_is_brought_back_once_and_not_for_every_tile(kernel):
+    X, L, R = normal(300, 2, 1), normal(300, 3, 2), normal(300, 3, 3)
+    theta = kernel.log_parameters().clone().requires_grad_()
+    total = (L * (kernel.with_log_parameters(theta)(X, X) @ R)).sum()
+    (truth,) = torch.autograd.grad(total, theta)
+    for memory in ("1MB", "40MB"):  # many tiles, or one
+        before = Crossing.backs
+        found = backends.Tiles(memory).bind(kernel, X).gradient(L, R)
+        assert Crossing.backs - before == len(kernel._tensors()) - (0 if type(kernel) is Distant else 2)
+        torch.testing.assert_close(found, truth, rtol=1e-9, atol=1e-9)
 
 
 def test_hyperparameters_are_moved_when_a_kernel_is_bound_and_not_for_every_tile():

@@ -137,15 +137,16 @@ class TilesMatrix(KernelMatrix):
             B = A if B is None else B
             left, right, factor = rounded_pairs(left, right, dtype)
             theta = self.kernel.log_parameters().detach().clone().requires_grad_()
-            own, total = self.kernel.with_log_parameters(theta)._beside(A), torch.zeros_like(theta)
+            wide = self.kernel.with_log_parameters(theta)._beside(A.new_empty(0, dtype=torch.float64))
+            own, slopes = wide if A.dtype == torch.float64 else wide._beside(A), Slopes(wide._tensors())
             for i, j in _tiles(len(A), len(B), size, symmetric):
                 pairs = left[i] @ right[j].T
                 if symmetric and i != j:
                     pairs += right[i] @ left[j].T
                 if weights is not None:
                     pairs = pairs + (weights[i, j] if i == j else 2 * weights[i, j]) / factor
-                total += _pulled_back(own.covariance(A[i], B[j]), pairs, theta)
-            return total.to(A.device) * factor
+                slopes.add(own.covariance(A[i], B[j]), pairs)
+            return slopes.of(theta).to(A.device) * factor
 
     def _block(self, rows: Rows, columns: Rows, dtype: torch.dtype) -> Tensor:
         size = self._tile_size(len(rows_of(self.X, rows)), 0, dtype)
@@ -237,12 +238,27 @@ class TilesMatrix(KernelMatrix):
         return min(size, DEVICE_TILE if self.X.is_cuda else CACHE_TILE)
 
 
-def _pulled_back(K: Tensor, pairs: Tensor, theta: Tensor) -> Tensor:
-    """Return ∂/∂θ Σ pairs · K; what leads from θ to the hyperparameters beside X is kept for the next tile."""
-    if not K.requires_grad:  # a kernel without hyperparameters
-        return torch.zeros_like(theta)
-    pairs = pairs.to(K.dtype)
-    return torch.autograd.grad(K, theta, grad_outputs=pairs, retain_graph=True, materialize_grads=True)[0]
+class Slopes:
+    """Sums of derivatives in hyperparameters that are beside X, pulled back to θ on the host once, after all tiles."""
+
+    def __init__(self, hyperparameters: list[Tensor]):
+        self.at = [one for one in hyperparameters if one.requires_grad]
+        self.sums = [torch.zeros_like(one) for one in self.at]
+
+    def add(self, K: Tensor, pairs: Tensor) -> None:
+        """Add the derivatives of Σ pairs · K for one tile."""
+        if not K.requires_grad:  # a kernel without hyperparameters
+            return
+        found = torch.autograd.grad(
+            K, self.at, grad_outputs=pairs.to(K.dtype), retain_graph=True, materialize_grads=True
+        )
+        self.sums = [total + one for total, one in zip(self.sums, found, strict=True)]
+
+    def of(self, theta: Tensor) -> Tensor:
+        """Return the derivatives in θ, from which the hyperparameters were made."""
+        if not self.at:
+            return torch.zeros_like(theta)
+        return torch.autograd.grad(self.at, theta, grad_outputs=self.sums, materialize_grads=True)[0]
 
 
 def _tiles(n: int, m: int, size: int, symmetric: bool) -> Iterator[tuple[slice, slice]]:

@@ -145,3 +145,8 @@ class Kernel(Parametric, ABC):
             own = value._beside(X) if isinstance(value, Kernel) else cast(Tensor, value).to(X)
             object.__setattr__(moved, name, own)
         return moved
+
+    def _tensors(self) -> list[Tensor]:
+        """Return the hyperparameters of this kernel and of its parts."""
+        each = ([part] if isinstance(part, Tensor) else cast(Kernel, part)._tensors() for _, part in self._parts())
+        return [one for some in each for one in some]
