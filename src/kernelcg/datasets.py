@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 DIRECTORY_VARIABLE = "KERNELCG_DATA"
 TARGET_TOLERANCE = 1e-10
 FEATURE_TOLERANCE = 1e-6
-"""Relative. Public copies agree in every digit of the target, but some have rounded features."""
+"""Relative tolerance. Public copies agree in every digit of the target, but some have rounded features."""
 
 SPLITS = 10
 """Standard 90/10 splits, in ``<name>.test_mask.csv.gz``: n rows, ten columns, 1 = test row."""
@@ -395,4 +395,4 @@ MASK_SUMS: dict[str, int] = {
     "uci_elevators": 758930611,
     "uci_protein": 5745921092,
 }
-"""Of the test masks, by row and column."""
+"""Digests of the test masks, by row and column."""

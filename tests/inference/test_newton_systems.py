@@ -49,6 +49,12 @@ def test_each_system_solves_with_its_own_matrix(name, method):
         systems.problem = problem
 
 
+@pytest.mark.parametrize("method", ["Direct", "auto", ""])
+def test_a_method_that_nobody_has_is_refused(method):
+    with pytest.raises(ValueError, match=f"method must be 'direct' or 'iterative', not {method!r}"):
+        made("probit", method)
+
+
 @pytest.mark.parametrize("name", ["probit", "softmax"])
 def test_pivots_are_chosen_once_and_handed_on(name):
     problem, systems, (one, other) = made(name, "iterative")

@@ -103,7 +103,7 @@ METHODS: Mapping[str, Method] = {
         Method("VAR", "variational (Titsias), the same", growing=False, sparse="var"),
     )
 }
-"""By name, in the order of tables and figures."""
+"""The methods by name, in the order of tables and figures."""
 
 
 def unsuited(method: Method, task: Task) -> str:

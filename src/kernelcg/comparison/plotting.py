@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Curve = tuple[Floats, Floats]
-"""Where, growing, and the value from there on."""
+"""Places, in ascending order, and the value from each place on."""
 
 GRID = 400
 

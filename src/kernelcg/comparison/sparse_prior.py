@@ -32,7 +32,7 @@ JITTER = 1e-6
 """Added to the diagonal of K_UU, relative to its mean: a part of the definition, never raised."""
 
 ENTRIES_AT_ONCE = 2**21
-"""Of K_XU, for which the intermediate results of the kernel's formula are held at once."""
+"""Entries of K_XU for which the intermediate results of the kernel's formula are held at once."""
 
 
 def inducing_points(X: Tensor, count: int | None = None, *, generator: Generator) -> Tensor:

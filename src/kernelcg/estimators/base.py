@@ -1,4 +1,4 @@
-"""What every estimator shares: a conditioned process that is kept lean when stored, and fits that succeed or do not."""
+"""What all estimators share: a process that is stored without its factors, and fits that succeed or change nothing."""
 
 import copy
 import html
@@ -221,7 +221,7 @@ class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is 
             raise
 
     def _log_parameters(self, theta: Any) -> tuple[Tensor, bool]:
-        """Return log hyperparameters that a user gives, and whether they are the fitted ones, as None means."""
+        """Return the log hyperparameters that are given, None meaning the fitted ones, and whether they are these."""
         gp = self.posterior_.gp
         fitted = gp.log_parameters()
         given = fitted if theta is None else as_tensor(theta)

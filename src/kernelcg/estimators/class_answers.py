@@ -27,7 +27,7 @@ CLEAR = 0.5
 
 
 class ClassAnswers(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # sklearn is untyped
-    """A classifier as those see it who ask a fitted one; how it is fitted is another matter."""
+    """The methods of a fitted classifier that answer questions; how it is fitted is in the subclasses."""
 
     classes_: NDArray[Any]
     class_weight_: Floats

@@ -20,7 +20,8 @@ from kernelcg.likelihoods import Binomial, Gamma, Gaussian, Likelihood, Negative
 from kernelcg.planning import Plan
 
 DEGREES = (2.1, 1000.0)
-"""Between these the degrees of freedom are learned by default: from where a variance exists to nearly a Gaussian."""
+"""Interval in which the degrees of freedom are learned by default: from where a variance exists to nearly a
+Gaussian."""
 
 LIKELIHOODS: Mapping[str, Callable[[float], Likelihood]] = {
     "student_t": lambda spread: StudentT(torch.tensor(START_NOISE**0.5 * spread, dtype=torch.float64)).bounded(

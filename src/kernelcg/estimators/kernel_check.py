@@ -16,7 +16,7 @@ CLOSE = 1e-6
 """How far two computations of the same entry may differ, and an eigenvalue may be below 0, relative to the largest."""
 
 STEP, SLOPE_CLOSE = 1e-4, 1e-2
-"""Step in the log hyperparameters between which slopes are measured, and how far autograd's may be off."""
+"""Step in the log hyperparameters with which slopes are measured, and the largest error of those of autograd."""
 
 
 @torch.enable_grad()

@@ -56,7 +56,7 @@ class Stage:
     asked: bool = False
     """Whether the user asked for this method or the criterion needs it: it is then kept, whatever turns out."""
     patience: int | None = None
-    """Evaluations by iteration after which exact ones are taken up, since they would have cost no more."""
+    """Evaluations by iteration after which the stage turns to exact ones, which would have cost no more."""
 
     def __str__(self) -> str:
         kept = ", K stored" if self.storage is Storage.STORED and self.method is Method.ITERATIVE else ""

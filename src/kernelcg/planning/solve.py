@@ -42,7 +42,7 @@ class Kept:
     prepared: Prepared | None
     build_seconds: float
     per_iteration: float
-    """Seconds of an iteration; like those of building it expected, not measured."""
+    """Seconds of an iteration. Like ``build_seconds`` they are expected, not measured."""
     first_iterations: int | None = None
     excess_seconds: float = 0.0
     how: Construction | None = None

@@ -49,7 +49,7 @@ class Resources:
     device_memory: int | None
     pricing: Pricing = Pricing()
     workers: str = ""
-    """Who does the products, where other machines do."""
+    """The workers that compute the products, in words; empty where this process does."""
     copies: int = COPIES
     """Copies of X in the memory of this process."""
     passed_over: tuple[str, ...] = ()

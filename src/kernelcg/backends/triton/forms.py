@@ -18,7 +18,7 @@ NORMS = 4
 """Features that fixed-point rows have beside their own: two halves of each of two norms, for both factors."""
 
 LARGE = 1024.0
-"""What the first half of a norm counts."""
+"""Unit of the first of the two halves into which a squared norm is divided."""
 
 MARGIN = 1.25
 """Points may be so many times further from the centre than the furthest row of the data before fixed point ends."""

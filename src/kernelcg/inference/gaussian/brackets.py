@@ -30,7 +30,7 @@ TIGHTENINGS = 5
 """Solves, each to a smaller residual than the one before, after which a bracket is not narrowed any more."""
 
 NEGLIGIBLE = 1e-4
-"""Part of the noise's standard deviation up to which rounding of a mean is nothing to look at more closely."""
+"""Rounding error of a mean, in standard deviations of the noise, up to which it is not recomputed in long double."""
 
 OPERATIONS = 2e8
 """Operations in long double for one block of points, about two seconds of one core."""

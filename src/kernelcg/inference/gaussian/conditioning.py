@@ -37,7 +37,7 @@ NEARLY = (Status.PRECISION_EXHAUSTED, Status.STAGNATED)
 """Ends of a solve after which refinement with more digits may still meet the tolerance."""
 
 SATURATED = 1e-13
-"""Residual relative to Y that no refinement can be asked for."""
+"""Residual relative to Y below which no refinement is tried."""
 
 
 def condition(
@@ -262,7 +262,7 @@ def _directly(
     generator: Generator,
     callback: Listener | None,
 ) -> _Solved:
-    """Factorise A, or if rounding makes that impossible leave it to the iterative ladder, which says so."""
+    """Factorise A; where rounding makes that impossible, solve by iterations, whose report says so."""
     began = time.perf_counter()
     try:
         factor = CholeskyFactor(A.dense())

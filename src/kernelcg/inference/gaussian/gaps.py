@@ -16,7 +16,8 @@ PILOT_FALL = 0.05
 """Part of their energies at which the gaps of a pilot are known well enough."""
 
 SAFETY, LEAST_SPREAD = 3.0, 0.5
-"""Gaps relative to their estimates vary by so many times as much as in the pilot, and by so much at least."""
+"""Factor by which gaps, relative to their estimates, may vary more than in the pilot, and the least variation that is
+assumed."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Gap:
 
 
 UNTRIED, BELOW_A = Gap(1.0, 4.0), Gap(0.5, 0.5)
-"""What is reckoned with without a pilot; for P ⪯ A the gap lies between 0 and e."""
+"""The relation that is assumed without a pilot; for P ⪯ A the gap lies between 0 and e."""
 
 
 def observed_gap(

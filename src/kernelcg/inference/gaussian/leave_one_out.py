@@ -25,7 +25,7 @@ TOLERANCE = 0.1
 """Relative error, beside that of the probes, above which leave-one-out has not reached its tolerance."""
 
 NEGLIGIBLE = 1e-3
-"""Relative rounding of [A⁻¹]_ii that is not looked at more closely."""
+"""Relative rounding error of [A⁻¹]_ii up to which it is not recomputed in long double."""
 
 OPERATIONS = 5e8
 """Operations in long double for all of diag A⁻¹, about five seconds of one core: a thousand rows."""

@@ -78,11 +78,11 @@ class Trail:
     """(p,) the log hyperparameters at which the preconditioner was built."""
 
     def lean(self) -> "Trail":
-        """Return it without the preconditioner, O(n) numbers a column, to be stored."""
+        """Return the trail without the preconditioner, with O(n) numbers a column, to be stored."""
         return self if self.kept is None else replace(self, kept=self.kept.lean())
 
     def restored(self, problem: Regression, gp: GaussianProcess) -> "Trail":
-        """Return it with the preconditioner that it had; ``gp`` is of the same kind, at any hyperparameters."""
+        """Return the trail with the preconditioner that it had; ``gp`` is of the same kind, at any hyperparameters."""
         device, kept = problem.X.device, self.kept
         if kept is not None and self.kept_at is not None:
             kept = kept.restored(problem.fast_system(gp.with_log_parameters(self.kept_at)))
@@ -90,7 +90,7 @@ class Trail:
         return replace(self, solutions=self.solutions.to(device), kept=kept, frozen=frozen)
 
     def without_probes(self) -> "Trail":
-        """Return it for an evaluation with other probes."""
+        """Return the trail for an evaluation with other probes: first guesses for the old ones are left out."""
         solutions = self.solutions.clone()
         solutions[:, solutions.shape[1] - self.probes :] = 0.0
         return replace(self, solutions=solutions, frozen=None)

@@ -22,7 +22,7 @@ FIRST = 64
 """Rows near each point with which the pilot judges the correction."""
 
 PILOT_GROUPS, PILOT_COLUMNS = 2, 16
-"""Groups of the pilot, and those points among them, of the widest gaps, whose gaps are computed."""
+"""Number of groups in the pilot, and number of their points, those with the widest gaps, whose gaps are computed."""
 
 OF_PRODUCTS = 8
 """Error of an energy after iterations, relative to k(x, x), in units of the rounding of their products."""

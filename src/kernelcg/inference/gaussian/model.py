@@ -124,13 +124,13 @@ class Regression:
         return KernelPlusDiagonal(self.points.bind(gp.kernel.detached()), D)
 
     def fast_system(self, gp: GaussianProcess) -> KernelPlusDiagonal:
-        """Return A with products in the precision that was asked for, or that is safe; K is stored if that was said."""
+        """Return A with products in the precision asked for, or a safe one, and with K stored if `stored` says so."""
         A = self.system(gp)
         A = A.with_precision(self.precision or product_dtype(A))
         return A.stored() if self.stored else A
 
     def at_price(self, pricing: Pricing) -> Self:
-        """Return the problem with what its choices by cost go by."""
+        """Return the problem with other prices, by which the work chooses between preconditioners."""
         changed = copy.copy(self)  # the drift stays as it was fitted
         object.__setattr__(changed, "pricing", pricing)
         return changed
@@ -142,7 +142,7 @@ class Regression:
         return changed
 
     def workload(self, *, parameters: int | None = None, in_stages: bool = True, exact_only: bool = False) -> Workload:
-        """Return what a plan has to know of it; None learned ``parameters`` stand for the usual number."""
+        """Return the size of the problem for a plan; without ``parameters`` the usual number of them is learned."""
         n, d = self.X.shape
         columns = self.Y.shape[1] + self.H.shape[1]
         learned = d + 2 if parameters is None else parameters

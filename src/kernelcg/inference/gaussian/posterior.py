@@ -45,7 +45,7 @@ BLOCKS_AT_ONCE = 16
 """Blocks of n numbers a column that a solve, its check and its bound hold at once."""
 
 VISIBLE_BESIDE_NOISE, VISIBLE_BESIDE_Y = 1e-2, 1e-6
-"""Errors of a mean up to which its rounding is nothing to look at: parts of the standard deviations of noise and Y."""
+"""Errors of a mean, in standard deviations of the noise and of Y, up to which it is not recomputed in long double."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +103,7 @@ class Posterior:
         return self.bound is None
 
     def lean(self) -> "Posterior":
-        """Return it without factors and preconditioners, but with what they are made of again, to be stored."""
+        """Return the posterior without factors and preconditioners, which can be made again from what it keeps."""
         pivots = self.bound.pivots if isinstance(self.bound, LowerBound) else self.pivots
         kept = None if self.kept is None or self.kept.how is None else self.kept.lean()
         return replace(self, bound=None, P=None, kept=kept, pivots=pivots)
@@ -111,7 +111,7 @@ class Posterior:
     def restored(
         self, method: str, generator: Generator, preconditioner: str | Preconditioner | None = "auto"
     ) -> "Posterior":
-        """Return it with a factor or a bound and a preconditioner, which are those that it had where that is known.
+        """Return the posterior with its factor, or its bound and preconditioner, made as they were where that is known.
 
         Parameters
         ----------
@@ -154,7 +154,7 @@ class Posterior:
         return kept, kept.prepared.factor(A.scale, A.diagonal)
 
     def certifier(self) -> LowerBound | Exact:
-        """Return what bounds errors of solves."""
+        """Return the factor or the low-rank bound from which errors of solves are bounded; raise if it was left out."""
         if self.bound is None:
             raise ValueError("this posterior was stored without its factors: call restored() first")
         return self.bound
@@ -264,7 +264,7 @@ class Posterior:
         return 0.5 * (S + S.T)
 
     def visible_noise(self, prior: Tensor, latent: bool) -> Tensor:
-        """Return what tolerances count beside the variance itself: the noise, or for latent values next to nothing."""
+        """Return what tolerances add to a predicted variance: that of the noise, or for latent values almost 0."""
         return 1e-12 * prior if latent else torch.full_like(prior, self.gp.noise.variance.item())
 
     def solved(

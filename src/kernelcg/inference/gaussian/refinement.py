@@ -17,7 +17,7 @@ from kernelcg.operators import Invertible, KernelPlusDiagonal
 from kernelcg.solvers import Stopping, solve
 
 NEGLIGIBLE = 1e-4
-"""Part of the noise's standard deviation up to which an error needs no closer look."""
+"""Error of the mean, in standard deviations of the noise, up to which the weights are not refined."""
 
 REFINEMENTS = 3
 
@@ -26,7 +26,7 @@ LARGEST_ERROR, LARGEST_ELSEWHERE = 0.01, 0.03
 deviations of the noise, and elsewhere, ‖e‖_A √k(x, x), in standard deviations of Y."""
 
 INNER = Stopping(rtol=1e-2)
-"""Each such step makes the residual a hundred times smaller."""
+"""Solves of the refinement: each step makes the residual a hundred times smaller."""
 
 WORTHWHILE = 0.7
 """A refinement that leaves more than this part of the error was the last."""

@@ -19,7 +19,7 @@ NUGGET = 1e-3
 """Variance of the white noise in pathwise draws of the latent process, relative to the noise variance."""
 
 LATENT = 1e-3
-"""The least noise variance that is reckoned with there, relative to the variance of the process."""
+"""Smallest noise variance that pathwise draws of the latent process assume, relative to the variance of the process."""
 
 KRYLOV_STEPS = 60
 """Expected steps of a square-root product, each of which keeps a block of n numbers a draw."""

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from kernelcg.inference.gaussian.posterior import Posterior
 
 FACTOR_BLOCKS, FACTOR_GROUPS = 6, 4
-"""Blocks of n numbers a column that a triangular solve and its check hold at once, and how many times the columns that
-a plan allows at once such a solve has."""
+"""Blocks of n numbers a column that a triangular solve and its check hold at once, and the number of columns of such a
+solve in units of the columns that the plan allows at once."""
 
 LOCAL_BLOCKS, LOCAL_GROUPS = 24, 1
-"""The same for trials from neighbours, with the columns that wait for iterations and those that are iterated."""
+"""Blocks and columns, in the same units, of trials from neighbours, with the columns that wait for iterations and those
+that are iterated."""
 
 AFFORDABLE = 1e10
 """Entries of K, those of all points together, up to which rigorous brackets are computed where estimates of errors miss

@@ -42,7 +42,7 @@ class Adjoint:
         sampled: Sampled,
         rtol: float,
     ) -> "Adjoint":
-        """Solve for it, from what was sampled."""
+        """Solve the adjoint system with what was sampled."""
         expansion = system.expansion
         if isinstance(expansion, ClassExpansion):
             variances, u = sampled.L.new_zeros(0), expansion.slope(sampled.L, sampled.R)

@@ -23,13 +23,14 @@ LEFT_OUT_TOLERANCE = 0.05
 """Relative error of the latent variances of rows that are left out: the mean over many rows hardly feels it."""
 
 COVARIANCE_FACTORS = (0.0, 1 / 64, 1 / 16, 1 / 4, 1.0)
-"""Among these is b. The likelihood is flat in it once a suits it. None is above 1: Laplace's Gaussian is too wide."""
+"""Values of b that are tried. The likelihood is flat in b once a suits it. None is above 1: Laplace's Gaussian is too
+wide."""
 
 MEAN_FACTORS = (1 / 8, 8.0)
-"""Between these is a."""
+"""Ends of the interval in which a is looked for."""
 
 ACCURACY = 0.01
-"""To which log a is found."""
+"""Accuracy to which log a is determined."""
 
 LINK_VARIANCE = 1.0
 """Variance of the probit itself, a third of the logit's: beside it errors of latent variances are judged."""

@@ -39,7 +39,7 @@ class _Explained:
 
     @classmethod
     def of(cls, posterior: LaplacePosterior, K: Tensor) -> "_Explained":
-        """Return it for K (n, t)."""
+        """Return the form for the columns K (n, t)."""
         system, apart = posterior.at_hand()
         system, C = system.sharpened(), posterior.problem.classes
         if not apart.exists:
@@ -58,13 +58,13 @@ class _Explained:
         return cls(B, V, residual, on_apart, weighted, failed[0] if failed else Status.CONVERGED)
 
     def matrix(self) -> Tensor:
-        """Return (tC, tC) all of it."""
+        """Return the whole matrix, (tC, tC)."""
         form = self.B.T @ self.V + self.V.T @ self.residual
         own = 0.5 * (form + form.T)
         return own + self.apart.T @ self.weighted if len(self.apart) else own  # points apart: one latent function
 
     def diagonal(self) -> Tensor:
-        """Return (tC,) its diagonal."""
+        """Return the diagonal of the matrix, (tC,)."""
         own = (self.B * self.V + self.V * self.residual).sum(0)
         return own + (self.apart * self.weighted).sum(0) if len(self.apart) else own
 

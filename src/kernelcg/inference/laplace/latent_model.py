@@ -79,7 +79,7 @@ class Observations:
     points: Points = field(init=False)
     """X where the products run."""
     bound: KernelMatrix | None = field(init=False, default=None)
-    """K of the kernel that is worked with, if that was said: see `with_kernel`."""
+    """K of the kernel that `with_kernel` has set; None before."""
     drift: Drift = field(init=False)
     H: Tensor = field(init=False)
     """(N, b) the drift functions at X."""
@@ -118,13 +118,13 @@ class Observations:
         return replace(self, X=X, y=y, exposure=torch.cat([self.exposure, more.exposure]))
 
     def at_price(self, pricing: Pricing) -> Self:
-        """Return the problem with what its choices by cost go by."""
+        """Return the problem with other prices, by which the work chooses between preconditioners."""
         changed = copy.copy(self)  # the drift stays as it was fitted
         object.__setattr__(changed, "pricing", pricing)
         return changed
 
     def workload(self, *, parameters: int | None = None, in_stages: bool = True) -> Workload:
-        """Return what a plan has to know of it; None learned ``parameters`` stand for the usual number."""
+        """Return the size of the problem for a plan; without ``parameters`` the usual number of them is learned."""
         n, d = self.X.shape
         learned = d + 1 if parameters is None else parameters
         return Workload(n, d, max(self.H.shape[1], 1), self.classes, Family.LAPLACE, learned, in_stages)

@@ -18,22 +18,23 @@ FIRST_FORCING = 0.1
 """Relative tolerance of the first inner solve; later ones follow the convergence of Newton's method."""
 
 WARM_FORCING = 1e-3
-"""The same for the first step from a mode nearby: it is relative to W f, of which little is left."""
+"""Relative tolerance of the first inner solve from a mode nearby. It is smaller because it is relative to W f, most of
+which cancels."""
 
 SUFFICIENT = 1e-4
 HALVINGS = 30
 STALLS = 3
-"""Steps without progress, near the level of rounding, after which that is to blame."""
+"""Steps without progress, at residuals near those that rounding makes, after which rounding is named as the reason."""
 
 NEGLIGIBLE_GAIN = 1e-26
 """Gain of a step, in units of Ψ, after which there is nothing left but rounding, whatever the residual: where a drift
 explains all of y the gradient is 0, and no residual is small beside it."""
 
 LENIENT = 1000.0
-"""Times its estimate that rounding may be."""
+"""Factor by which rounding may exceed its estimate."""
 
 LARGEST_ROUNDING = 1e-3
-"""Residual above which something else is to blame."""
+"""Residual above which rounding is not named as the reason of a search that makes no progress."""
 
 NEAR = 0.1
 """Residual below which a step takes W into account where it is negative, too: without it convergence is linear."""
@@ -169,7 +170,7 @@ class _State:
         return _State.at(problem, gp, self.a, self.beta)
 
     def mode(self, H: Tensor, steps: int, status: Status, inner: Status) -> Mode:
-        """Return it as the end of the search."""
+        """Return this point as the mode that the search ended with."""
         residual = self.residual(H)
         return Mode(self.a, self.beta, self.f, self.expansion, self.psi, residual, steps, status, inner)
 
@@ -196,7 +197,8 @@ class _Iterate:
     systems: NewtonSystems
     spent: Spent
     gain: float = math.inf
-    """What the step that led here was to gain in Ψ, twice: the squared error of f in standard deviations."""
+    """Twice the gain in Ψ that was predicted for the step that led here: the squared error of f in standard
+    deviations."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,15 +44,15 @@ class IterativeSystems(NewtonSystems):
     preconditioner: str | Preconditioner | None = "auto"
     seed: int = 0
     stopping: Stopping = Stopping()
-    """Its limits hold for every solve; tolerances are given with each."""
+    """Limits of every solve; the tolerance is given with each of them."""
     pivots: Tensor | None = None
     """Rows of the low-rank part: kept nearby, so that estimates which use it are smooth."""
     prepared: Prepared | None = None
-    """The preconditioner for one latent value a point, apart from W."""
+    """What the preconditioner for one latent value a point knows of K; it does not depend on W."""
     for_covariances: bool = False
     """Whether classes have the larger low-rank part that pays for covariances, which take C columns a point."""
     callback: Listener | None = None
-    """Told of every iteration."""
+    """Listener that is told of every iteration."""
 
     def at(self, expansion: Expansion) -> "IterativeSystem":
         A = expansion.system(self.K)

@@ -29,13 +29,14 @@ GROUPS, BLOCKS_AT_ONCE = 2, 16
 that a solve and its check hold at once."""
 
 ENOUGH = 1e-3
-"""Error of the latent mean, in standard deviations, below which it is of no concern to anyone."""
+"""Error of the latent mean, in standard deviations, below which the mode is not computed any better."""
 
 DRIFT_RTOL = 1e-8
 """Residual of the solves for the drift, of which there are few: their errors grow with the condition number of HᵀRH."""
 
 CLOSER = (1e-2, 1e-4, 1e-6, 1e-8)
-"""Factors of the tolerance of the mode with which the search goes on where that is not enough."""
+"""Factors by which the tolerance of the mode is made smaller, one after the other, where the mean is not known well
+enough."""
 
 STRONG_CONCAVITY = "the strong concavity of log p(f | y)"
 NEWTON = "one more Newton step"

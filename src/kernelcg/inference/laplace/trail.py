@@ -26,7 +26,7 @@ class LaplaceTrail:
     pivots: Tensor | None = None
     """Probes, and rows of the low-rank part, that stay the same nearby, so that the estimate is smooth."""
     chosen_at: Tensor | None = None
-    """Log hyperparameters of the kernel for which these were chosen."""
+    """Log hyperparameters of the kernel for which probes and rows were chosen."""
 
     def is_near(self, problem: Observations, kernel: Kernel) -> bool:
         """Say whether its choices still suit this kernel."""

@@ -130,7 +130,7 @@ class Search:
     began: float
     callback: Listener | None = None
     priors: Priors | None = None
-    """Of hyperparameters about which the user said nothing; None means that nothing is supposed of them."""
+    """Priors of hyperparameters for which the user gave neither bounds nor priors; None for no such priors."""
 
     @property
     def start(self) -> Tensor:

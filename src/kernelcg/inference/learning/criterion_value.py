@@ -15,7 +15,8 @@ GROUPS = 4
 
 
 IN_VAIN = 15
-"""Iterations up to which giving up for a factorisation is no reason to do without iterating next time."""
+"""Iterations up to which a solve that ended in a factorisation does not change the plan: the next one may iterate
+again."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,7 +40,7 @@ on, this changes the evidence by less than a tenth of a nat.
 """
 
 FELT = 0.01
-"""Slope of the prior, in nats for an e-fold of a hyperparameter, from which on it is worth a word."""
+"""Slope of the prior, in nats for each unit of a log hyperparameter, above which `findings` mention it."""
 
 VISIBLE = 0.1
 """Standard deviation of what the function does along a feature, in units of that of the noise, that can be seen."""

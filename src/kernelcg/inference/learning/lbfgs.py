@@ -31,10 +31,10 @@ OVERSHOT = -0.8
 """A step is too long if the slope at its end is below this multiple of the slope at its beginning."""
 
 ENOUGH_PAIRS = 20
-"""So many pairs are believed to have seen all that matters."""
+"""Number of pairs after which the curvature is assumed to be known in all directions that matter."""
 
 EXPLORED = 0.01
-"""Singular value of the directions of all steps, relative to the largest, below which one has not been gone."""
+"""Singular value of the matrix of all steps, relative to the largest, below which a direction counts as unexplored."""
 
 ROUNDING = 1e-10
 """Length of the unexplored part of a gradient, relative to the whole, below which its direction is rounding."""

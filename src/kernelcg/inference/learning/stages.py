@@ -15,18 +15,19 @@ from kernelcg.inference.learning.state import Outcome, Stage, StagedState, Step,
 from kernelcg.randomness import child
 
 STAGE_REACH = math.log(20)
-"""On a part of the data a lengthscale grows to 20 times its start at most. What a few rows call irrelevant would run
-off to where the criterion is flat, and all rows could not call it back."""
+"""On a part of the data a lengthscale grows to 20 times its start at most. Few rows may call a feature irrelevant that
+matters; a larger lengthscale would be where the criterion is flat, and a search on all rows would not find back."""
 
 EXACT_GAIN = 1e-5
 """Gain in nats that is still worth a step of the exact method on all data. Where the criterion is flat, smaller steps
 can go on for a hundred evaluations."""
 
 STAGE_GAIN = 0.05
-"""The same on a subset: its optimum is not that of all data, but steps are cheaper here than later."""
+"""Gain in nats that is still worth a step on a part of the data. The optimum there is not that of all data, but a step
+is cheaper than one on all data."""
 
 HOPELESS = "iterating took, or promised to take, longer than factorising"
-"""Why a plan is revised."""
+"""The reason that a revised plan states."""
 
 NOISE_GAIN = 0.25
 """Part of the loss p / 2N that N probes cost anyway, below which a gain is inside the noise."""
@@ -50,7 +51,7 @@ class Staged:
     lengthscales: Tensor
     """(p,) which log hyperparameters are lengthscales."""
     coordinates: Coordinates
-    """In which the search goes where it knows enough of the curvature."""
+    """Coordinates in which the search moves where it has an estimate of the curvature."""
 
     @classmethod
     def of(cls, search: Search, max_steps: int, restarts: int, generator: Generator) -> "Staged":

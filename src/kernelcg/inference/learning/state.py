@@ -38,9 +38,9 @@ class Step:
     value: float
     seconds: float
     log_parameters: tuple[float, ...] = field(repr=False)
-    """Where it led to, in the order of ``gp.log_parameters()``."""
+    """Log hyperparameters after the step, in the order of ``gp.log_parameters()``."""
     gain: float = math.nan
-    """By how many nats the search predicted that it raises the criterion; NaN where it predicts nothing."""
+    """Gain in nats that the search predicted for the step; NaN where it predicts nothing."""
 
 
 @dataclass(frozen=True, eq=False)

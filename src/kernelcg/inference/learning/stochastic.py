@@ -13,7 +13,7 @@ from kernelcg.inference.learning.state import Outcome, Stage, Step, StochasticSt
 from kernelcg.randomness import child
 
 STEP_SIZES = {Optimizer.ADAGRAD: 1.0, Optimizer.ADAM: 0.1}
-"""Steps in log hyperparameters that the rules are multiplied with if the user gives none."""
+"""Default step sizes: the factors by which the steps of the rules are multiplied."""
 
 
 def adagrad(g: Tensor, moments: tuple[Tensor, ...], t: int) -> tuple[Tensor, tuple[Tensor, ...]]:
