@@ -27,5 +27,5 @@ def power_of_two_near(B: Tensor) -> Tensor:
     """
     largest = B.abs().amax(0)
     usable = largest.isfinite() & (largest > 0)
-    _, exponent = torch.frexp(torch.where(usable, largest, 1.0))
-    return torch.where(usable, torch.ldexp(torch.ones_like(largest), exponent - 1), 1.0)
+    mantissa, _ = torch.frexp(torch.where(usable, largest, 1.0))  # from ½ to 1
+    return torch.where(usable, largest / (2 * mantissa), 1.0)  # exact; ldexp of torch 2.4 has the range of float32
