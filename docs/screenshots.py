@@ -23,8 +23,8 @@ FLAGS = (
     "--disable-component-update --disable-sync --hide-scrollbars --virtual-time-budget=10000"
 )
 COLUMNS = 130
-FRAME = re.compile(r"(learning .*?left.*?)\r?\n(.*?memory [^\r\n]*)", re.DOTALL)
-"""The two lines that move while the command learns."""
+MOVED = re.compile(r"(?:\r?\x1b\[[0-9;?]*[AKhl])+")
+"""What a terminal is told between two states of the lines that move."""
 
 
 def watched(command: list[str], folder: str) -> str:
@@ -45,14 +45,12 @@ def watched(command: list[str], folder: str) -> str:
 def draw_terminal(said: str) -> None:
     """Write what the demonstration shows as a picture of a terminal, in the middle of its learning and at its end."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, highlight=False)
-    frames = FRAME.findall(said)
-    first, second = (Text.from_ansi(line) for line in frames[len(frames) // 2])
-    lines = Text.from_ansi(re.sub(r"\x1b\[[0-9;?]*[A-Zhl]", "", FRAME.sub("", said))).split("\n")
-    kept = [line for line in lines if line.plain.strip() and not line.plain.startswith("learning ")]
-    for line in kept:
-        if line.plain.startswith("learned "):
-            console.print(first, second, sep="\n")
-        console.print(line)
+    states = MOVED.split(said)
+    moving = [state for state in states if "learning" in state and "evidence" in state]
+    final = "".join(state for state in states if "learning" not in state)
+    before, after = final.split("\x1b[1;36mlearned ", 1)
+    for text in (before, moving[len(moving) // 3], f"\x1b[1;36mlearned {after}"):
+        console.print(Text.from_ansi("\n".join(line.rstrip() for line in text.rstrip().splitlines())))
     svg = console.export_svg(title="kernelcg")
     svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL)  # fonts of the reader: nothing is loaded
     svg = svg.replace("Fira Code", "DejaVu Sans Mono, Menlo, Consolas")

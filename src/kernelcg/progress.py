@@ -24,6 +24,10 @@ LIVE_SECONDS = 0.1
 """Seconds between two states of a bar that moves."""
 
 
+SHORTEST = 0.5
+"""Seconds left below which nothing is said of them."""
+
+
 class TimeLeft:
     """How long a fit still takes: what its plan expects, corrected by how long the stages so far really took."""
 
@@ -91,7 +95,7 @@ class Narrator:
                 self._step, self._value, self._gain = len(payload.state.steps), payload.step.value, payload.step.gain
             case EventKind.ITERATION:
                 self._iteration, self._residual = payload.iteration, float(payload.relative_residuals.max())
-                self._rate = payload.iteration / payload.seconds if payload.seconds > 0 else math.nan
+                self._rate = payload.iteration / payload.seconds if payload.iteration and payload.seconds else math.nan
             case EventKind.CHUNK:
                 self.share, self._counted = (
                     payload.done / payload.total,
@@ -108,13 +112,13 @@ class Narrator:
 
     def line(self) -> str:
         """Return how far the work is: what is counted, rows and steps of learning, its criterion, time left."""
-        left = self.time.left(self._elapsed)
+        left = 0.0 if self.share == 1 else self.time.left(self._elapsed)
         parts = {
             self._counted: bool(self._counted),
             f"{self._rows:,} rows, step {self._step}": self._rows > 0,
             f"evidence {self._value:.1f}": not math.isnan(self._value),
             f"predicted gain {self._gain:.2g}": math.isnan(self._value) and not math.isnan(self._gain),
-            f"about {in_time(left) if left > 0 else ''} left": left > 0,
+            f"about {in_time(left)} left": left >= SHORTEST,
         }
         return ", ".join(words for words, known in parts.items() if known)
 
@@ -122,7 +126,7 @@ class Narrator:
         """Return how the linear solve goes, and how much memory the process holds."""
         held = resident_bytes()
         parts = {
-            f"iteration {self._iteration}, residual {self._residual:.0e}": not math.isnan(self._residual),
+            f"iteration {self._iteration}, residual {self._residual:.0e}": self._iteration > 0,
             f"{self._rate:.3g} products a second": not math.isnan(self._rate),
             f"memory {in_bytes(held or 0)}": held is not None,
         }

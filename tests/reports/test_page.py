@@ -14,7 +14,7 @@ from kernelcg.plots import save_picture
 from kernelcg.plots.judging import reliability
 from kernelcg.reports.page import page_of
 from kernelcg.reports.pictures import _average, _codes, _typical, pictures
-from kernelcg.reports.slices import slice_at
+from kernelcg.reports.slices import centre_at, slice_at
 from kernelcg.tables import Table, fit_table
 from kernelcg.tables.fitting import prepare
 from kernelcg.tables.houses import houses
@@ -188,11 +188,16 @@ def test_the_classes_of_the_rows_are_known_to_the_picture(values, likelihood):
 def test_the_partial_dependence_averages_over_the_rows(regression):
     X = regression.estimator.posterior_.problem.X.numpy()
     feature = regression.encoding.groups()["area"][0]
-    moved = X[np.linspace(0, len(X) - 1, 100).astype(int)].copy()
+    moved = X[np.linspace(0, len(X) - 1, 50).astype(int)].copy()
     moved[:, feature] = 80.0
-    np.testing.assert_allclose(
-        _average(regression, X, feature, np.array([50.0, 80.0]))[1], regression.estimator.predict(moved).mean()
-    )
+    found = _average(regression, X, feature, np.array([50.0, 60.0, 80.0]))
+    np.testing.assert_allclose(found[2], regression.estimator.predict(moved).mean())
+
+
+def test_curves_of_counts_and_their_average_are_rates_alike():
+    X = np.random.default_rng(0).uniform(0, 4, (60, 2))
+    model, _ = table_of(np.random.default_rng(1).poisson(np.exp(X[:, 0] / 2)))
+    np.testing.assert_allclose(centre_at(model, X[:5]), slice_at(model, X[:5]).level)
 
 
 def test_reliability_is_the_share_of_right_rows_by_probability():

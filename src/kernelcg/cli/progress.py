@@ -16,7 +16,7 @@ def shown(console: Console, label: str, *, hint: str = "", quiet: bool = False) 
     if quiet:
         yield lambda event: None
     elif console.is_terminal:
-        columns = (TextColumn("{task.description:<12}"), BarColumn(18), TextColumn("{task.fields[words]}"))
+        columns = (TextColumn("[bold cyan]{task.description:<12}"), BarColumn(18), TextColumn("{task.fields[words]}"))
         with Progress(*columns, console=console, transient=True) as progress:
             task = progress.add_task(label, total=1.0, words="")
 

@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from kernelcg import plots
 from kernelcg.plots.judging import LEVELS
-from kernelcg.reports.slices import Slice, level_at, slice_at
+from kernelcg.reports.slices import Slice, centre_at, level_at, slice_at
 from kernelcg.tables.columns import Kind
 from kernelcg.tables.model import TableModel
 from kernelcg.tables.scores import COVERAGES
@@ -24,8 +24,8 @@ CURVES = 4
 GRID = 60
 """Points of a curve."""
 
-AVERAGED = 100
-"""Rows over which predictions are averaged for a partial dependence."""
+AVERAGED, COARSE = 50, 15
+"""Rows over which predictions are averaged for a partial dependence, and points of the curve at which that is done."""
 
 DOTS = 300
 """Rows that a picture of classes shows."""
@@ -150,29 +150,31 @@ def _along_columns(model: TableModel, shares: dict[str, float]) -> Iterator[Pict
         chart = plots.dependence(
             grid, found.level, found.credible, [name, found.label], exact=found.exact, average=average
         )
-        yield Picture(f"Along {name}", f"{OTHERS}; {_what_bands_say(found)}.", chart)
+        yield Picture(f"Along {name}", _caption(found), chart)
     if len(chosen) >= 2:
         yield _map(model, X, typical, chosen[:2], [groups[name][0] for name in chosen[:2]])
 
 
 def _average(model: TableModel, X: Floats, feature: int, grid: Floats) -> Floats:
-    """Return the partial dependence: predictions with a feature set to each value, averaged over some of the rows."""
+    """Return the partial dependence: curves as those of `slice_at` for some of the rows as they are, averaged.
+
+    It is computed at some points of the grid and drawn as straight lines between them: probabilities take long.
+    """
     rows = X[np.linspace(0, len(X) - 1, min(AVERAGED, len(X))).astype(int)]
-    points = np.repeat(rows[None], len(grid), axis=0)
-    points[:, :, feature] = grid[:, None]
-    levels, _ = level_at(model, points.reshape(-1, X.shape[1]))
-    average: Floats = levels.reshape(len(grid), len(rows)).mean(axis=1)
+    coarse = np.linspace(grid[0], grid[-1], COARSE)
+    points = np.repeat(rows[None], COARSE, axis=0)
+    points[:, :, feature] = coarse[:, None]
+    levels = centre_at(model, points.reshape(-1, X.shape[1])).reshape(COARSE, len(rows))
+    average: Floats = np.interp(grid, coarse, levels.mean(axis=1))
     return average
 
 
-def _what_bands_say(found: Slice) -> str:
-    """Say what the bands of a curve mean, and how wide that of the numerical error is."""
-    credible = "the blue band holds the function with probability 95 %"
-    average = "the dashed line averages over the rows as they are"
+def _caption(found: Slice) -> str:
+    """Say what a curve shows, and how wide the band of its numerical error is."""
     if found.exact is None:
-        return average
+        return f"{OTHERS}."
     off = max(float(np.abs(end - found.level).max()) for end in found.exact)
-    return f"{credible}, {average}; the numbers are exact to {off:.1g} (red, where it is wider than the line)"
+    return f"{OTHERS}. The numbers are exact to {off:.1g}."
 
 
 def _map(model: TableModel, X: Floats, typical: Floats, names: list[str], features: list[int]) -> Picture:

@@ -58,6 +58,13 @@ def level_at(model: TableModel, points: Floats) -> tuple[Floats, str]:
     return model.estimator.predict(points), model.target
 
 
+def centre_at(model: TableModel, points: Floats) -> Floats:
+    """Return the ``level`` that `slice_at` has at some points, alone."""
+    if model.task is Task.COUNTS:
+        return np.exp(model.estimator.latent(points))
+    return level_at(model, points)[0]
+
+
 def _of_two_classes(model: TableModel, points: Floats) -> Slice:
     """Return the probability of the second class, with the factors of the calibration and the weights of classes."""
     estimator = model.estimator
