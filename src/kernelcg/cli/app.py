@@ -60,10 +60,12 @@ def common(
 @contextmanager
 def _explained(checkpoint: Path | None = None) -> Iterator[None]:
     """Turn errors that a user can mend, and interruptions, into one line and a code."""
+    from kernelcg.cli.interrupts import ended_by_the_second
     from kernelcg.errors import ModelFileError, SolveFailed
 
     try:
-        yield
+        with ended_by_the_second():
+            yield
     except (ValueError, TypeError, MemoryError, FileNotFoundError, IsADirectoryError, PermissionError) as error:
         kind = "model file" if isinstance(error, ModelFileError) else "error"
         _fail(f"{kind}: {error}")
