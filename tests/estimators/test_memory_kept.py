@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = """
-import json, sys
+import json, sys, warnings
 import numpy as np
 from kernelcg import GPRegressor
 from kernelcg.kernels import RBF
@@ -24,11 +24,12 @@ def grown(work):
     work()
     return held("VmHWM") - before
 
-n, memory, points = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+n, memory, points, steps = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 rng = np.random.default_rng(0)
 X, Z = rng.uniform(size=(n, 3)), rng.uniform(size=(points, 3))
 y = np.sin(6 * X[:, 0]) + X[:, 1] * np.cos(5 * X[:, 2]) + 0.3 * rng.normal(size=n)
-model = GPRegressor(RBF(0.3), noise=0.1, optimizer=None, memory=memory)
+model = GPRegressor(RBF(0.3), noise=0.1, optimizer="lbfgs" if steps else None, max_iter=steps, memory=memory)
+warnings.simplefilter("ignore")  # few steps are an early end
 fit = grown(lambda: model.fit(X, y))
 predict = grown(lambda: model.predict(Z, return_std=True))
 print(json.dumps({"fit": fit, "predict": predict, "planned": model.plan_.bytes, "met": model.certificate_.met}))
@@ -44,9 +45,13 @@ def resettable():
 
 
 @pytest.mark.skipif(not resettable(), reason="the system does not say how large a process was")
-@pytest.mark.parametrize(("rows", "memory", "points"), [(20_000, 5 * 10**8, 200)])
-def test_fit_and_predict_keep_the_memory(rows, memory, points):
-    words = [str(rows), f"{memory // 10**6}MB", str(points)]
+@pytest.mark.parametrize(
+    ("rows", "memory", "points", "steps"),
+    [(20_000, 5 * 10**8, 200, 0), (1_200, 5 * 10**7, 100, 3), (1_500, 7 * 10**7, 100, 3)],
+    ids=["iterating", "no room for a factor", "nor here"],
+)
+def test_fit_and_predict_keep_the_memory(rows, memory, points, steps):
+    words = [str(rows), f"{memory // 10**6}MB", str(points), str(steps)]
     environment = {**os.environ, "KERNELCG_PROFILE": "typical"}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, *words], capture_output=True, text=True, env=environment, check=False

@@ -20,6 +20,7 @@ from kernelcg.preconditioners.base import FACTORS_AT_ONCE
 from kernelcg.preconditioners.low_rank_remainder import NUMBERS_PER_NEIGHBOUR, LowRankAndRemainder
 from kernelcg.randomness import child
 from kernelcg.solvers import Approach, Attempt, SolveReport, Status, Stopping, solve
+from kernelcg.solvers.direct import IN_PLACE_ROWS, factor_bytes
 
 TRIAL = 3
 """Iterations without preconditioner after which the rest of them is forecast."""
@@ -30,8 +31,16 @@ PILOT_SECONDS = 0.05
 FEW = 5
 """Iterations that are expected where the low-rank factor leaves almost nothing of K."""
 
+FOR_DIRECT = 0.5
+"""Part of the memory that a direct solve may take: the solutions, probes and bounds of an evaluation stay beside it."""
+
 RETRYABLE = (Status.STOPPED, Status.STAGNATED)
 """The ends of a solve after which a stronger preconditioner may still help."""
+
+
+def direct_bytes(n: int) -> int:
+    """Return the bytes of a direct solve: the matrix and its factorisation, and for fewer rows a copy of the factor."""
+    return factor_bytes(n) + (8 * n * n if n <= IN_PLACE_ROWS else 0)
 
 
 class Search:
@@ -205,7 +214,7 @@ class Search:
     # what can be done
 
     def _direct_option(self, why: str) -> list[Option]:
-        if 8 * len(self.A) ** 2 > self.A.memory_budget():
+        if direct_bytes(len(self.A)) > FOR_DIRECT * self.A.memory_budget():
             return []
         return [Option(Approach.DIRECT, 0, 0, 1, self.costs.direct(), why)]
 

@@ -104,7 +104,12 @@ def condition(
 
 def few_rows(problem: Regression) -> bool:
     """Whether A may be factorised wherever that is better than iterating."""
-    return len(problem) <= FACTORISED_ROWS and 24 * len(problem) ** 2 <= problem.backend.budget()
+    return len(problem) <= FACTORISED_ROWS and _matrices_fit(problem)
+
+
+def _matrices_fit(problem: Regression) -> bool:
+    """Whether three n × n matrices fit half of the memory, beside everything that is there already."""
+    return 2 * 24 * len(problem) ** 2 <= problem.points.budget()
 
 
 def _falls_short(posterior: Posterior) -> bool:
@@ -147,7 +152,7 @@ def _conditioned(
 ) -> Posterior:
     """Return the process with weights from a solve for B = [Y, H], refined as far as that helps."""
     if solved.report.status in FATAL:
-        few = len(problem) <= EIGENVALUE_ROWS and 24 * len(problem) ** 2 <= problem.backend.budget()
+        few = len(problem) <= EIGENVALUE_ROWS and _matrices_fit(problem)
         solved = replace(solved, report=_least_residual(exact, B, solved.report, eigenvalues=few))
     bound = solved.bound or LowerBound.of(exact, child(generator, "bound"), sizes=problem.pricing.sizes)
     rounding = Rounding.of(exact)
