@@ -107,6 +107,11 @@ def test_a_plan_fits_nothing(folder):
     assert json.loads(kernelcg("plan", folder / "houses.csv", "-t", "price", "--json").stdout)["rows"] == 150
 
 
+def test_a_time_limit_is_said_to_leave_the_conditioning(folder):
+    done = kernelcg("fit", folder / "houses.csv", "-t", "price", "--max-seconds", "1e-6", "-s", "method=direct")
+    assert "learning ends after 1e-06 s with the best so far; conditioning on all rows then takes about" in done.stdout
+
+
 def test_json_is_all_that_machines_read(folder):
     done = kernelcg("fit", folder / "houses.csv", "-t", "price", "--json", "-s", "max_iter=2", "-s", "method=direct")
     found = json.loads(done.stdout)

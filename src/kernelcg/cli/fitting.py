@@ -19,7 +19,7 @@ from kernelcg.cli.progress import shown
 from kernelcg.estimators.model_files import replace_file
 from kernelcg.estimators.training_files import checkpoints
 from kernelcg.events import Listener, together
-from kernelcg.planning.plan import in_bytes
+from kernelcg.planning.plan import in_bytes, in_time
 from kernelcg.tables.fitting import Fitted, Prepared, fit_table, prepare
 from kernelcg.tables.model import TableModel, load_table_model
 from kernelcg.tables.reading import Table, TableError, memory_to_read, read_table
@@ -88,6 +88,10 @@ def run_fit(prepared: Prepared, request: FitRequest) -> int:
     say("\n".join(words.of_table(prepared)))
     planned = prepared.estimator.plan(prepared.X, prepared.y)
     say(words.line("plan", words.of_plan(planned)))
+    limit, last = prepared.estimator.max_seconds, planned.conditioning.seconds
+    if limit is not None and planned.seconds - last > limit:
+        rest = f"conditioning on all rows then takes about {in_time(last)}"
+        say(words.line("note", f"learning ends after {in_time(limit)} with the best so far; {rest}"))
     saving: Listener | None = None if request.checkpoint is None else checkpoints(request.checkpoint)
     with shown(Console(stderr=True), "learning", hint=HINT, quiet=request.quiet) as progress:
         fitted = fit_table(
