@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from kernelcg.cli.codes import INTERRUPTED
 
@@ -45,7 +45,13 @@ def _watch(reading: int, done: threading.Event, patience: float) -> None:
     while signals := os.read(reading, 64):
         heard += signals.count(signal.SIGINT)
         if heard == 1:
-            print("kernelcg: this ends at the next step; Ctrl-C again ends it at once", file=sys.stderr, flush=True)
+            _say("this ends at the next step; Ctrl-C again ends it at once")
         elif heard > 1 and not done.wait(patience):
-            print("kernelcg: interrupted; a checkpoint keeps what it had", file=sys.stderr, flush=True)
+            _say("interrupted; a checkpoint keeps what it had")
             os._exit(INTERRUPTED)
+
+
+def _say(words: str) -> None:
+    """Write a line to the standard error, if anybody still reads it."""
+    with suppress(OSError):
+        print(f"kernelcg: {words}", file=sys.stderr, flush=True)
