@@ -14,6 +14,7 @@ from kernelcg import backends
 from kernelcg.backends.sets import SetsMatrix
 from kernelcg.kernels import RBF, MinMax, Tanimoto
 from kernelcg.planning.pricing import priced
+from kernelcg.planning.remembered import remembered
 
 LEVELS = ["baseline", "avx2", "avx512"]
 SHAPES = [(1, 1, 1), (3, 5, 31), (7, 9, 64), (47, 49, 65), (20, 31, 2100), (258, 255, 33), (600, 385, 5)]
@@ -143,6 +144,9 @@ def test_columns_are_divided_to_fit_the_memory_and_too_little_is_refused():
 
 
 def test_the_plan_measures_the_compiled_code(monkeypatch):
+    monkeypatch.delenv("KERNELCG_PROFILE")
+    monkeypatch.setenv("KERNELCG_CACHE", "")
+    remembered.cache_clear()
     measured = []
     monkeypatch.setattr("kernelcg.planning.pricing.best_of", lambda times, work: measured.append(work()) or 1e-3)
     price = priced(Tanimoto(1.0), bits(400, 64), native_or_skip())

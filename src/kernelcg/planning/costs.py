@@ -28,7 +28,7 @@ GRADIENT, OWN_GRADIENT = 2.0, 6.0
 class KernelPrice:
     """What an entry of K costs: how many parts a backend fuses, and seconds of the other parts' own formulas.
 
-    The seconds are a power of two of what was measured, so that the same kernel has the same price next time.
+    The seconds are a power of two, measured once on a machine: the same kernel has the same price next time.
     """
 
     fused: int = 1
