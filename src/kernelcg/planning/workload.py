@@ -7,6 +7,7 @@ import torch
 
 from kernelcg.backends import Backend, passed_over
 from kernelcg.backends.base import COPIES
+from kernelcg.backends.memory import total_memory
 from kernelcg.planning.costs import Pricing
 from kernelcg.planning.plan import Family, Method, Precision
 
@@ -57,13 +58,13 @@ class Resources:
 
     @classmethod
     def of(cls, backend: Backend, device: torch.device, pricing: Pricing) -> Self:
-        """Return what a backend may use for data on this device."""
+        """Return what a backend may use for data on this device: no more than the machine or container has."""
         on_device = None if device.type == "cpu" else backend.room(device)
         return cls(
             backend.name(),
             device.type,
             backend.threads,
-            backend.budget(),
+            min(backend.budget(), total_memory()),
             on_device,
             pricing,
             backend.workers(),
