@@ -38,11 +38,22 @@ def test_the_plan_is_believed_at_first():
     assert time.share(1.0) == pytest.approx(0.1)
 
 
-def test_a_stage_that_took_twice_as_long_doubles_what_is_left():
+def test_a_stage_that_took_longer_than_planned_lengthens_what_is_left():
+    """Ten seconds are added to both sides: (26 + 10) / (2 + 10) = 3 times as long."""
     time = TimeLeft()
     time.start(FakePlan())
+    time.enter(400, 26.0)
+    assert time.left(26.0) == pytest.approx(3 * 8.0)
+    assert time.left(27.0) == pytest.approx(3 * 8.0 - 1.0)
+
+
+def test_a_slow_first_second_does_not_multiply_the_days_that_are_left():
+    time = TimeLeft()
+    plan = FakePlan()
+    plan.stages, plan.conditioning = (Stage(100, 0.1), Stage(400, 3600.0)), Stage(400, 3600.0)
+    time.start(plan)
     time.enter(400, 4.0)
-    assert time.left(4.0) == pytest.approx(16.0)
+    assert time.left(4.0) == pytest.approx(14 / 10.1 * 7200.0)
 
 
 def test_a_stage_that_lasts_longer_than_expected_leaves_the_later_ones():

@@ -28,6 +28,10 @@ SHORTEST = 0.5
 """Seconds left below which nothing is said of them."""
 
 
+STEADY = 10.0
+"""Seconds by which both sides of a comparison of real with expected times are raised: short stages say little."""
+
+
 class TimeLeft:
     """How long a fit still takes: what its plan expects, corrected by how long the stages so far really took."""
 
@@ -35,12 +39,13 @@ class TimeLeft:
         self.ends: list[float] = []
         self.rows: list[int] = []
         self.stage = 0
+        self.entered = 0.0
         self.scale = 1.0
 
     def start(self, plan: Plan) -> None:
         """Take note of the plan."""
         stages = (*plan.stages, plan.conditioning)
-        total, self.ends, self.stage, self.scale = 0.0, [], 0, 1.0
+        total, self.ends = 0.0, []
         for stage in stages:
             total += stage.seconds
             self.ends.append(total)
@@ -49,16 +54,16 @@ class TimeLeft:
     def enter(self, rows: int, elapsed: float) -> None:
         """Take note that learning goes on with so many rows."""
         reached = sum(known < rows for known in self.rows)
-        if reached > self.stage and self.ends[reached - 1] > 0:
-            self.scale = elapsed / self.ends[reached - 1]
-        self.stage = max(self.stage, reached)
+        if reached > self.stage:
+            self.stage, self.entered = reached, elapsed
+            self.scale = (elapsed + STEADY) / (self.ends[reached - 1] + STEADY)
 
     def left(self, elapsed: float) -> float:
         """Return the seconds that are left; NaN before there is a plan."""
         if not self.ends:
             return math.nan
-        begun = self.scale * self.ends[self.stage - 1] if self.stage else 0.0
-        rest_of_stage = max(self.scale * self.ends[self.stage] - max(elapsed, begun), 0.0)
+        expected = self.ends[self.stage] - (self.ends[self.stage - 1] if self.stage else 0.0)
+        rest_of_stage = max(self.scale * expected - (elapsed - self.entered), 0.0)
         return rest_of_stage + self.scale * (self.ends[-1] - self.ends[self.stage])
 
     def share(self, elapsed: float) -> float:
