@@ -103,6 +103,18 @@ def test_shares_of_predictions_and_comparisons():
     assert told(Event(EventKind.END, 1.0, None)).share == 1
 
 
+def test_plans_of_runs_do_not_move_the_bar_of_a_comparison():
+    narrator, plan = Narrator(runs=4), Event(EventKind.PLAN, 9.0, FakePlan())
+    for event, share in (
+        (plan, 0),
+        (Event(EventKind.METHOD, 1.0, MethodRun("CG", 1, 1, "", 1, 1, 4)), 0.25),
+        (plan, 0.25),
+    ):
+        narrator.listen(event)
+        assert narrator.share == share
+    assert narrator.line() == "1 of 4 runs"
+
+
 def test_lines_are_rare():
     stream = io.StringIO()
     slow, quick = in_lines("learning", stream, seconds=3600.0), in_lines("learning", stream, seconds=0.0)

@@ -75,13 +75,18 @@ class TimeLeft:
 class Narrator:
     """Keeps what the events of some work have said so far, and tells it in words.
 
+    Parameters
+    ----------
+    runs : number of runs of a comparison, if it is known before the first of them has ended
+
     Attributes
     ----------
     share : share of the work that is done, from 0 to 1
     """
 
-    def __init__(self) -> None:
+    def __init__(self, runs: int = 0) -> None:
         self.time, self.share, self._elapsed = TimeLeft(), 0.0, 0.0
+        self._ended, self._runs = 0, runs
         self._counted, self._step, self._rows = "", 0, 0
         self._value, self._gain = math.nan, math.nan
         self._iteration, self._residual, self._rate = 0, math.nan, math.nan
@@ -107,17 +112,20 @@ class Narrator:
                     f"{payload.done:,} of {payload.total:,} points",
                 )
             case EventKind.METHOD:
-                self.share, self._counted = payload.number / payload.runs, f"{payload.number} of {payload.runs} runs"
+                self._ended, self._runs = payload.number, payload.runs
+                self.time, self._counted = TimeLeft(), f"{payload.number} of {payload.runs} runs"
             case _:
                 pass
         if event.kind is EventKind.END:
             self.share = 1.0
+        elif self._runs:  # each counts alike; how far one of them is nobody knows
+            self.share = self._ended / self._runs
         elif self.time.ends and event.kind is not EventKind.CHUNK:
             self.share = min(self.time.share(event.seconds), 0.99)
 
     def line(self) -> str:
         """Return how far the work is: what is counted, rows and steps of learning, its criterion, time left."""
-        left = 0.0 if self.share == 1 else self.time.left(self._elapsed)
+        left = 0.0 if self.share == 1 or self._runs else self.time.left(self._elapsed)
         parts = {
             self._counted: bool(self._counted),
             f"{self._rows:,} rows, step {self._step}": self._rows > 0,
@@ -165,9 +173,9 @@ def show_progress(label: str = "progress") -> Listener:
     return in_lines(label, sys.stderr) if display is None else in_notebook(label, display)
 
 
-def every(seconds: float, show: Callable[[Narrator], None], *, at_the_end: bool = True) -> Listener:
+def every(seconds: float, show: Callable[[Narrator], None], *, at_the_end: bool = True, runs: int = 0) -> Listener:
     """Return a callback that shows what is known at most once in so many seconds, and if wanted at the end."""
-    narrator, last = Narrator(), [time.monotonic()]
+    narrator, last = Narrator(runs), [time.monotonic()]
 
     def listen(event: Event) -> None:
         narrator.listen(event)

@@ -227,10 +227,11 @@ def run_report(path: Path, page: Path) -> None:
 def run_compare(options: TableOptions, *, budget: float, out: Path | None, quiet: bool, as_json: bool) -> None:
     """Compare methods on a table, say how they did, and draw it."""
     from kernelcg.comparison import compare
+    from kernelcg.comparison.compare_methods import DEFAULT
 
     prepared = prepared_table(options, quiet=quiet)
     kind = "classification" if prepared.target.task is Task.CLASSIFICATION else "regression"
-    with shown(Console(stderr=True), "comparing", quiet=quiet) as progress:
+    with shown(Console(stderr=True), "comparing", quiet=quiet, runs=len(DEFAULT)) as progress:
         found = compare(prepared.X, prepared.y, task=kind, budget=budget, seed=options.seed, callback=progress)
     print(json.dumps(_plain(found.table())) if as_json else found)
     if out is not None:

@@ -11,8 +11,8 @@ from kernelcg.progress import LIVE_SECONDS, Narrator, every, in_lines
 
 
 @contextmanager
-def shown(console: Console, label: str, *, hint: str = "", quiet: bool = False) -> Iterator[Listener]:
-    """Give a listener that shows the progress of some work while this lasts."""
+def shown(console: Console, label: str, *, hint: str = "", quiet: bool = False, runs: int = 0) -> Iterator[Listener]:
+    """Give a listener that shows the progress of some work, or of so many runs, while this lasts."""
     if quiet:
         yield lambda event: None
     elif console.is_terminal:
@@ -24,6 +24,6 @@ def shown(console: Console, label: str, *, hint: str = "", quiet: bool = False) 
                 words = f"{known.line()}   {hint}\n[dim]{known.details()}"
                 progress.update(task, completed=known.share, words=words)
 
-            yield every(LIVE_SECONDS, update)
+            yield every(LIVE_SECONDS, update, runs=runs)
     else:
         yield in_lines(label, console.file)
