@@ -13,7 +13,7 @@ import torch
 from numpy.linalg import LinAlgError
 from torch import Tensor
 
-from kernelcg.comparison.sparse_prior import LatentPosterior, SparseApproximation
+from kernelcg.comparison.sparse_prior import LatentPosterior, SparseApproximation, SparseKind
 from kernelcg.errors import SolveFailed
 from kernelcg.events import Listener
 from kernelcg.inference.gaussian.drift import MeanKind
@@ -169,7 +169,7 @@ class SparseObjective(SparseCriterion):
         system = prior.system(D)
         (n, c), quadratic, determinant = Y.shape, (Y * system.solve(Y)).sum(), system.log_determinant()
         value = -0.5 * (quadratic + c * determinant + n * c * math.log(2 * math.pi))
-        if self.approximation.kind == "var":
+        if self.approximation.kind is SparseKind.VARIATIONAL:
             value = value - 0.5 * c * (prior.unexplained / D).sum()
         return Evidence(value)
 

@@ -10,7 +10,7 @@ from numpy.linalg import LinAlgError
 from torch import Tensor
 
 from kernelcg.comparison.sparse import Evidence, SparseCriterion
-from kernelcg.comparison.sparse_prior import LatentPosterior, SparseApproximation, SparsePrior, SparseSystem
+from kernelcg.comparison.sparse_prior import LatentPosterior, SparseApproximation, SparseKind, SparsePrior, SparseSystem
 from kernelcg.errors import SolveFailed
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.inference.laplace.trail import LaplaceTrail
@@ -165,7 +165,7 @@ class SparseLaplaceObjective(SparseCriterion):
         W = at.curvature + at.slope.detach() * moved
         psi = (at.log_density + at.gradient.detach() * moved).sum() - 0.5 * (a * f).sum()
         value = psi - 0.5 * model.system(W).log_determinant()
-        if self.approximation.kind == "var":
+        if self.approximation.kind is SparseKind.VARIATIONAL:
             value = value - 0.5 * (W * model.prior.unexplained).sum()
         return Evidence(value, mode.status, LaplaceTrail(mode.f))
 

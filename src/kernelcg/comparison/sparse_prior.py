@@ -11,6 +11,7 @@ hyperparameters; no n × n matrix is made.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 import torch
@@ -26,7 +27,16 @@ from kernelcg.preconditioners.low_rank_remainder import BlockRemainder, Diagonal
 from kernelcg.preconditioners.shapes import BlockDiagonal, Factored
 from kernelcg.randomness import choose
 
-KINDS = ("fitc", "pitc", "var")
+
+class SparseKind(StrEnum):
+    """Approximations by inducing inputs; the value is what users type."""
+
+    FITC = "fitc"
+    PITC = "pitc"
+    VARIATIONAL = "var"
+
+
+KINDS = tuple(SparseKind)
 
 JITTER = 1e-6
 """Added to the diagonal of K_UU, relative to its mean: a part of the definition, never raised."""
@@ -80,13 +90,14 @@ class SparseApproximation:
     kind : "fitc", "pitc" or "var"
     """
 
-    kind: str
+    kind: SparseKind
     U: Tensor
     block_size: int | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
+        object.__setattr__(self, "kind", SparseKind(self.kind))
         size = self.block_size
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
             raise ValueError(f"block_size must be a positive whole number or None, not {size!r}")
@@ -104,16 +115,16 @@ class SparseApproximation:
         L = lower_factor(K_uu + jitter * torch.eye(len(K_uu)).to(K_uu))
         F = torch.linalg.solve_triangular(L.mT, _columns(kernel, X, self.U), upper=True, left=False)
         unexplained = kernel.diagonal(X) - F.square().sum(1)
-        if self.kind == "pitc":
+        if self.kind is SparseKind.PITC:
             blocks = compact_blocks(X, self.block_size or len(self.U))
             return SparsePrior(L, F, _block_remainder(kernel, X, F, blocks), unexplained)
-        return SparsePrior(L, F, DiagonalRemainder(unexplained if self.kind == "fitc" else None), unexplained)
+        return SparsePrior(L, F, DiagonalRemainder(unexplained if self.kind is SparseKind.FITC else None), unexplained)
 
     def posterior(
         self, kernel: Kernel, X: Tensor, prior: "SparsePrior", system: "SparseSystem", a: Tensor
     ) -> "LatentPosterior":
         """Return the process whose mean at the data X is (F Fᵀ + Λ) a, a (n, c)."""
-        own = OwnBlocks(X, prior.F, system, a) if self.kind == "pitc" else None
+        own = OwnBlocks(X, prior.F, system, a) if self.kind is SparseKind.PITC else None
         return LatentPosterior(kernel.detached(), self.U, prior.L, system.R, prior.F.T @ a, own)
 
 

@@ -12,7 +12,7 @@ from kernelcg import backends
 from kernelcg.backends import Backend
 from kernelcg.comparison.sparse import SparseObjective, SparsePosterior
 from kernelcg.comparison.sparse_laplace import SparseLaplaceObjective, SparseLaplacePosterior
-from kernelcg.comparison.sparse_prior import SparseApproximation, inducing_points
+from kernelcg.comparison.sparse_prior import SparseApproximation, SparseKind, inducing_points
 from kernelcg.errors import SolveFailed
 from kernelcg.estimators.laplace_estimator import affordable_probes
 from kernelcg.inference import Noise, condition
@@ -132,7 +132,7 @@ class RegressionTask(Task):
 
     def approximation(self, kind: str, generator: Generator) -> SparseObjective:
         U = inducing_points(self.problem.X, generator=generator)
-        return SparseObjective(self.problem, SparseApproximation(kind, U))
+        return SparseObjective(self.problem, SparseApproximation(SparseKind(kind), U))
 
     def resolved(self, rms: float) -> Stopping:
         n = len(self.problem)
@@ -197,7 +197,7 @@ class ClassificationTask(Task):
 
     def approximation(self, kind: str, generator: Generator) -> SparseLaplaceObjective:
         U = inducing_points(self.problem.X, generator=generator)
-        return SparseLaplaceObjective(self.problem, SparseApproximation(kind, U))
+        return SparseLaplaceObjective(self.problem, SparseApproximation(SparseKind(kind), U))
 
     def resolved(self, rms: float) -> Stopping:
         return Stopping(rtol=rms, max_iterations=self.problem.size, patience=self.problem.size)

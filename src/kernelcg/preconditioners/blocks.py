@@ -1,6 +1,7 @@
 """How rows are divided into blocks."""
 
 import math
+from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +9,12 @@ from torch import Tensor
 
 from kernelcg.backends import KernelMatrix
 
-LAYOUTS = ("spatial", "contiguous")
+
+class Layout(StrEnum):
+    """How rows are divided into blocks; the value is what users type."""
+
+    SPATIAL = "spatial"
+    CONTIGUOUS = "contiguous"
 
 
 def row_blocks(K: KernelMatrix, layout: str, size: int | None) -> list[NDArray[np.int64]]:
@@ -20,12 +26,12 @@ def row_blocks(K: KernelMatrix, layout: str, size: int | None) -> list[NDArray[n
     n = len(K)
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
         raise ValueError(f"block_size must be a positive integer or None, not {size!r}")
-    if layout == "contiguous":
-        count = math.isqrt(n) if size is None else -(-n // size)
-        return [np.asarray(rows) for rows in np.array_split(np.arange(n), count)]
-    if layout == "spatial":
+    if layout not in tuple(Layout):
+        raise ValueError(f"blocks must be one of {', '.join(Layout)}, not {layout!r}")
+    if Layout(layout) is Layout.SPATIAL:
         return bisected(K.kernel.coordinates(K.X.double()), size or -(-n // math.isqrt(n)))
-    raise ValueError(f"blocks must be one of {', '.join(LAYOUTS)}, not {layout!r}")
+    count = math.isqrt(n) if size is None else -(-n // size)
+    return [np.asarray(rows) for rows in np.array_split(np.arange(n), count)]
 
 
 def bisected(points: Tensor, size: int) -> list[NDArray[np.int64]]:

@@ -32,6 +32,12 @@ class Prediction:
     variance_upper: Tensor | None = None
     status: Status = Status.CONVERGED
 
+    def known_variance(self) -> tuple[Tensor, Tensor]:
+        """Return the variance and its error; `ValueError` where they were not asked for."""
+        if self.variance is None or self.variance_error is None:
+            raise ValueError("this prediction was made without variances: ask for them")
+        return self.variance, self.variance_error
+
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
         """Return one prediction for the points of all parts, which know the same things about them."""

@@ -60,11 +60,9 @@ def estimated(
 
 def _closer(posterior: "Posterior", X: Tensor, variance: Tensor, error: Tensor, latent: bool) -> tuple[Tensor, Tensor]:
     """Return the variances with half of the widths of their rigorous brackets, where these are less than the errors."""
-    found = posterior.predict(X, variance=True, bound=True, latent=latent)
-    assert found.variance is not None  # it was asked for, with its bracket
-    assert found.variance_error is not None
-    better = found.variance_error < error
-    return torch.where(better, found.variance, variance), torch.where(better, found.variance_error, error)
+    found, half = posterior.predict(X, variance=True, bound=True, latent=latent).known_variance()
+    better = half < error
+    return torch.where(better, found, variance), torch.where(better, half, error)
 
 
 def explained_by_factor(task: Task, factor: CholeskyFactor) -> Explained:

@@ -64,12 +64,16 @@ class LatentPrediction:
     relative_error: float = 0.0
     status: Status = Status.CONVERGED
 
+    def known_covariance(self) -> Tensor:
+        """Return the covariance; `ValueError` where it was not asked for."""
+        if self.covariance is None:
+            raise ValueError("this prediction was made without covariances: ask for them")
+        return self.covariance
+
     @property
     def variances(self) -> Tensor:
         """Return (t, C) the variances, where covariances were asked for."""
-        if self.covariance is None:
-            raise ValueError("this prediction was made without covariances: ask for them")
-        return self.covariance.diagonal(dim1=1, dim2=2)
+        return self.known_covariance().diagonal(dim1=1, dim2=2)
 
     @property
     def least_variance(self) -> Tensor:
