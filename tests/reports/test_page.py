@@ -16,8 +16,9 @@ from kernelcg.reports.page import page_of
 from kernelcg.reports.pictures import _average, _codes, _typical, pictures
 from kernelcg.reports.slices import centre_at, slice_at
 from kernelcg.tables import Table, fit_table
-from kernelcg.tables.fitting import prepare
+from kernelcg.tables.fitting import _held_out, prepare
 from kernelcg.tables.houses import houses
+from kernelcg.tables.task import Task
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 NASTY = "<script>alert(1)</script>"
@@ -89,6 +90,23 @@ def test_rows_to_look_at_are_those_of_the_table():
     assert found["row"][0] == 78
     assert found["observed"][0] == frame.price[77]
     assert found["score"][0] > 3
+
+
+def test_a_wrong_label_is_a_row_to_look_at():
+    """Of rows held out, the one with the wrong label is found under its number in the file."""
+    frame = pd.DataFrame({"x": np.linspace(-3, 3, 80)})
+    right = np.where(frame.x > 0, "right", "left")
+
+    def labels(wrong):
+        return np.where(np.arange(80) == wrong, np.where(right == "left", "right", "left"), right)
+
+    wrong = next(row for row in range(5, 80) if _held_out(labels(row), Task.CLASSIFICATION, 0)[row])
+    model = fit_table(prepare(Table(frame.assign(label=labels(wrong)), "t"), "label")).model
+    found = model.facts["unforeseen"]
+    assert found["row"][0] == wrong + 1
+    assert found["observed"][0] == labels(wrong)[wrong]
+    assert found["probability"] == sorted(found["probability"])
+    assert "Rows to look at" in [picture.title for picture in pictures(model)]
 
 
 def test_the_solve_of_an_iterative_fit_is_drawn():

@@ -15,6 +15,7 @@ from kernelcg.plots.judging import (
     reliability,
     residuals,
     surprises,
+    unforeseen,
 )
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "residuals",
     "save_picture",
     "surprises",
+    "unforeseen",
 ]

@@ -249,3 +249,37 @@ def surprises(rows: ArrayLike, observed: ArrayLike, predicted: ArrayLike, std: A
     return alt.layer(bars, dots).properties(
         description="Rows furthest from what the others say; bars are 95 % intervals from the others, dots the values."
     )
+
+
+def unforeseen(rows: ArrayLike, observed: Sequence[str], probability: ArrayLike) -> Any:
+    """Draw how probable the classes or counts of rows were that the model did not expect.
+
+    Parameters
+    ----------
+    rows : numbers of the rows in the table
+    observed : their classes or counts
+    probability : of what was observed, by the model
+
+    Returns
+    -------
+    Chart : of Altair
+
+    Examples
+    --------
+    >>> from kernelcg.plots import unforeseen
+    >>> chart = unforeseen([3, 7], ["yes", "no"], [0.02, 0.1])
+    >>> chart.to_dict()["$schema"].startswith("https://vega")
+    True
+    """
+    names = [f"row {row:,}: {value}" for row, value in zip(np.asarray(rows), observed, strict=True)]
+    frame = pd.DataFrame({"row": names, "probability": np.asarray(probability, dtype=float)})
+    return (
+        alt.Chart(frame)
+        .mark_bar(color=SECOND)
+        .encode(
+            alt.X("probability", title="probability of what was observed", axis=alt.Axis(format="%")),
+            alt.Y("row:N", sort=None, title=None),
+            tooltip=["row", "probability"],
+        )
+        .properties(description="Rows held out whose classes or counts were the least probable by the model.")
+    )

@@ -57,6 +57,7 @@ def pictures(model: TableModel) -> Iterator[Picture]:
         )
     yield from _along_columns(model, shares)
     yield from _of_surprises(model)
+    yield from _of_unforeseen(model)
     yield from _of_learning(model)
     residuals = model.facts.get("solve", [])
     if residuals:
@@ -118,6 +119,16 @@ def _of_surprises(model: TableModel) -> Iterator[Picture]:
             "Rows to look at",
             "Their values (dots) are furthest from what the others say (bars, 95 %): errors, or something to learn.",
             plots.surprises(found["row"], found["observed"], found["predicted"], found["std"], model.target),
+        )
+
+
+def _of_unforeseen(model: TableModel) -> Iterator[Picture]:
+    found = model.facts.get("unforeseen")
+    if found and found["row"]:
+        yield Picture(
+            "Rows to look at",
+            "Rows held out that were the least probable by what the others say: errors, or something to learn.",
+            plots.unforeseen(found["row"], found["observed"], found["probability"]),
         )
 
 

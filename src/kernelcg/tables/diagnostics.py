@@ -29,6 +29,19 @@ def surprises(model: Any, y: NDArray[np.float64], rows: NDArray[np.int64]) -> di
     return {name: np.asarray(values)[order].tolist() for name, values in kept.items()}
 
 
+def unforeseen(log_densities: NDArray[np.float64], observed: Any, rows: NDArray[np.int64]) -> dict[str, list[Any]]:
+    """Return the rows held out whose classes or counts were the least probable, and how probable they were.
+
+    Parameters
+    ----------
+    log_densities, observed : log p(y | x) and y of the rows held out
+    rows : their numbers in the table
+    """
+    order = np.argsort(log_densities)[:MOST_SURPRISES]
+    kept = {"row": rows, "observed": np.asarray(observed).astype(str), "probability": np.exp(log_densities)}
+    return {name: np.asarray(values)[order].tolist() for name, values in kept.items()}
+
+
 def convergence(report: Any) -> list[float]:
     """Return the largest relative residual of the columns of a solve after each iteration; none of a direct one."""
     if report is None or isinstance(report, tuple) or len(report.residual_norms) < 2:

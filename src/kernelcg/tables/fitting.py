@@ -13,7 +13,7 @@ from kernelcg.estimators import GPClassifier, GPGeneralizedRegressor, GPRegresso
 from kernelcg.estimators.relevance import relevances
 from kernelcg.events import Listener
 from kernelcg.tables.columns import Encoding
-from kernelcg.tables.diagnostics import convergence, surprises
+from kernelcg.tables.diagnostics import convergence, surprises, unforeseen
 from kernelcg.tables.model import TableModel
 from kernelcg.tables.reading import Table, TableError
 from kernelcg.tables.scores import HeldOut
@@ -150,6 +150,9 @@ def fit_table(
         if held.any():
             unseen = HeldOut.of(task, model, X[held], y[held])
             kept |= {"scores": unseen.scores(), "held_out": unseen.to_json()}
+            if task is not Task.REGRESSION:
+                numbers = np.flatnonzero(prepared.target.present)[held] + 1
+                kept["unforeseen"] = unforeseen(unseen.log_densities, y[held], numbers)
             model = model.update(X[held], y[held], callback=callback)  # the same hyperparameters, all rows
         if task is Task.REGRESSION:
             order = np.concatenate([np.flatnonzero(~held), np.flatnonzero(held)])  # as the model was given them
