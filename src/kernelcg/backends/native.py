@@ -14,6 +14,7 @@ from kernelcg.backends.rounding import rounded_columns, rounded_pairs
 from kernelcg.backends.sets import SETS, CodedSets, code_of, sets_matrix
 from kernelcg.kernels import RBF, Kernel, Matern, MinMax, Tanimoto
 from kernelcg.kernels.stationary import per_feature
+from kernelcg.threads import allowed
 
 _native: Any
 try:
@@ -105,7 +106,7 @@ class Native(Backend):
 
     def how(self) -> tuple[int, int]:
         """Return the threads and the number of the instruction set that the next call uses."""
-        threads = self.threads or torch.get_num_threads()
+        threads = self.threads or allowed()
         return threads, _native.best_level() if self.level is None else list(levels()).index(self.level)
 
     # the compiled code, for points whose kernel is told by the number of its profile

@@ -4,7 +4,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
-import torch
 from rich.console import Console
 from rich.text import Text
 
@@ -16,6 +15,7 @@ from kernelcg.tables.columns import Column, Encoding, Kind
 from kernelcg.tables.fitting import Prepared
 from kernelcg.tables.model import TableModel
 from kernelcg.tables.task import Task
+from kernelcg.threads import allowed
 
 LABEL = 13
 """Width of the label in front of a line."""
@@ -73,7 +73,7 @@ def _policy(column: Column) -> str:
 def of_plan(plan: Plan) -> str:
     """Say how the fit will be done and what it takes."""
     how = "by Cholesky" if plan.method == "direct" else "by PCG"
-    threads = plan.threads or torch.get_num_threads()
+    threads = plan.threads or allowed()
     count = "1 thread" if threads == 1 else f"{threads} threads"
     where = f"{plan.backend} on {count}" if plan.device == "cpu" else f"{plan.backend} on {plan.device}"
     memory = f"{in_bytes(plan.bytes)} of {in_bytes(plan.budget)}"

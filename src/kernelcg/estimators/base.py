@@ -40,6 +40,7 @@ from kernelcg.kernels.mapped import with_numbered_columns
 from kernelcg.planning import Plan
 from kernelcg.planning.planner import Workload
 from kernelcg.planning.pricing import pricing_of
+from kernelcg.threads import working
 
 Problem = TypeVar("Problem", Regression, Outputs, Regression | Outputs, Observations)
 
@@ -147,7 +148,7 @@ class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is 
         checkpoint: str | os.PathLike[str] | None = None,
     ) -> Iterator[Session]:
         """Do a fit: it succeeds or leaves the estimator as it was, and it is told to the callback and the log."""
-        with self._all_or_nothing(), narrated(self.verbose), self._on_cluster():
+        with working(threads_of(self.n_jobs)), self._all_or_nothing(), narrated(self.verbose), self._on_cluster():
             yield Session.of(callback, self.max_seconds, resume, checkpoint)
 
     @contextmanager

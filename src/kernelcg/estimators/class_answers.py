@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 from kernelcg.estimators.inputs import checked_points
 from kernelcg.estimators.laplace_estimator import Floats, LaplaceEstimator
 from kernelcg.estimators.session import predicting, tell_of_all
-from kernelcg.estimators.settings import LOG_DENSITY, generator_from, mean_log_density, require_scoring
+from kernelcg.estimators.settings import LOG_DENSITY, generator_from, mean_log_density, on_own_threads, require_scoring
 from kernelcg.events import Listener
 from kernelcg.inference.laplace.calibration import LINK_VARIANCE, probability_errors, scaled
 from kernelcg.inference.laplace.posterior import LaplacePosterior, LatentPrediction
@@ -34,6 +34,7 @@ class ClassAnswers(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
     calibration_: Any  # a Calibration, or one for each class against the rest
     estimators_: tuple[Any, ...]
 
+    @on_own_threads
     def predict(self, X: Any, *, callback: Listener | None = None) -> NDArray[Any]:
         """Return labels: the most probable of two; of more, that of the largest latent mean where it leads by ½.
 
@@ -60,6 +61,7 @@ class ClassAnswers(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
             winners[open_] = self._softmax_probabilities(points[open_], heard).argmax(1)
         return self.classes_[winners.cpu().numpy()]
 
+    @on_own_threads
     def predict_proba(self, X: Any, *, callback: Listener | None = None) -> Floats:
         """Return (t, C) probabilities of the classes, in the order of `classes_`, averaged over the latent values.
 
@@ -105,6 +107,7 @@ class ClassAnswers(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         odds: Floats = np.log(P[:, 1]) - np.log(P[:, 0])
         return odds
 
+    @on_own_threads
     def latent(self, X: Any, return_std: bool = False) -> Any:
         """Return the mean of the latent functions at X, and if asked for their standard deviation.
 
@@ -152,6 +155,7 @@ class ClassAnswers(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
             return mean_log_density(self.log_predictive_density(X, y), sample_weight)
         return float(accuracy_score(y, self.predict(X), sample_weight=sample_weight))
 
+    @on_own_threads
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0, latent: bool = False) -> NDArray[Any]:
         """Return (t, n_samples) joint draws of labels at the rows of X, or of the latent functions.
 

@@ -19,7 +19,7 @@ from kernelcg.estimators.class_answers import ClassAnswers
 from kernelcg.estimators.inputs import checked_data
 from kernelcg.estimators.laplace_estimator import Floats
 from kernelcg.estimators.session import Resumable, Session
-from kernelcg.estimators.settings import first_kernel
+from kernelcg.estimators.settings import first_kernel, on_own_threads
 from kernelcg.events import Listener
 from kernelcg.inference.bounds.laplace_certificate import probability_error
 from kernelcg.inference.laplace.calibration import Calibration, calibrated
@@ -181,6 +181,7 @@ class GPClassifier(ClassAnswers):
 
     # learning
 
+    @on_own_threads
     def plan(self, X: Any, y: Any) -> Plan:
         """Return what `fit` would do with these data, without doing it; one against the rest, for one class."""
         with self._leaving_no_trace():

@@ -133,7 +133,7 @@ class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # 
     def _warn_of(self, status: Status, what: str, advice: str = "raise the noise or rtol") -> None:
         if status is not Status.CONVERGED:
             message = f"{what} did not reach its tolerance: {_event(status)}; {advice}"
-            warnings.warn(message, ConvergenceWarning, stacklevel=3)
+            warnings.warn(message, ConvergenceWarning, stacklevel=4)
 
 
 def _event(status: Status) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor
 from kernelcg.estimators.generalized_answers import IDENTITY, GeneralizedAnswers, checked_exposure
 from kernelcg.estimators.inputs import checked_data
 from kernelcg.estimators.session import Resumable
-from kernelcg.estimators.settings import START_NOISE, first_kernel
+from kernelcg.estimators.settings import START_NOISE, first_kernel, on_own_threads
 from kernelcg.events import Listener
 from kernelcg.inference.gaussian.drift import MeanKind, spread_of
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
@@ -130,6 +130,7 @@ class GPGeneralizedRegressor(GeneralizedAnswers):
         self.random_state = random_state
         self.verbose = verbose
 
+    @on_own_threads
     def plan(self, X: Any, y: Any, exposure: Any = None) -> Plan:
         """Return what `fit` would do with these data, without doing it; as in `GPRegressor.plan`.
 

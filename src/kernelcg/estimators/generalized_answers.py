@@ -18,6 +18,7 @@ from kernelcg.estimators.settings import (
     LOG_DENSITY,
     generator_from,
     mean_log_density,
+    on_own_threads,
     quantile_levels,
     require_scoring,
 )
@@ -39,6 +40,7 @@ LARGEST_EXPONENT = 300.0
 class GeneralizedAnswers(RegressorMixin, LaplaceEstimator):  # type: ignore[misc]  # sklearn is untyped
     """A model with a likelihood of its own as those see it who ask a fitted one; how it is fitted is another matter."""
 
+    @on_own_threads
     def predict(
         self,
         X: Any,
@@ -86,6 +88,7 @@ class GeneralizedAnswers(RegressorMixin, LaplaceEstimator):  # type: ignore[misc
         columns: Floats = torch.stack(each, 1).cpu().numpy()
         return columns.reshape(len(points), *levels.shape)
 
+    @on_own_threads
     def sample_y(
         self, X: Any, n_samples: int = 1, random_state: Any = 0, exposure: Any = None, latent: bool = False
     ) -> Floats:
@@ -129,6 +132,7 @@ class GeneralizedAnswers(RegressorMixin, LaplaceEstimator):  # type: ignore[misc
         )
         return torch.where(std.isfinite(), off.amax(0) / std.clamp_min(1e-300), 0.0)
 
+    @on_own_threads
     def latent(self, X: Any, return_std: bool = False) -> Any:
         """Return the mean (t,) of the latent function at X, drift included, and if asked for its standard deviation.
 
@@ -145,6 +149,7 @@ class GeneralizedAnswers(RegressorMixin, LaplaceEstimator):  # type: ignore[misc
         self._warn_of_latent(found)
         return found.mean[:, 0].cpu().numpy(), found.variances[:, 0].sqrt().cpu().numpy()
 
+    @on_own_threads
     def log_predictive_density(self, X: Any, y: Any, exposure: Any = None) -> Floats:
         """Return (t,) log p(y | x, data), averaged over the latent values: how well new observations were foreseen.
 
@@ -216,4 +221,4 @@ def _warn_of_overflow(mean: Tensor, std: Tensor, found: LatentPrediction) -> Non
             f"mean {float(found.mean[worst, 0]):.3g} and variance {float(variance[worst]):.3g}. Use latent(), bound "
             "the variance of the kernel, or take mean='constant' away from the data"
         )
-        warnings.warn(message, ConvergenceWarning, stacklevel=3)
+        warnings.warn(message, ConvergenceWarning, stacklevel=4)

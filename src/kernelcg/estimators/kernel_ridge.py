@@ -21,6 +21,7 @@ from kernelcg.estimators.settings import (
     check_options,
     chosen_device,
     learned_count,
+    on_own_threads,
     require_range,
 )
 from kernelcg.estimators.sklearn_kernels import converted, sklearn_pairwise
@@ -132,6 +133,7 @@ class KernelRidge(GaussianEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
+    @on_own_threads
     def plan(self, X: Any, y: Any, sample_weight: Any = None) -> Plan:
         """Return what `fit` would do with these data, without doing it; as in `GPRegressor.plan`.
 
@@ -195,6 +197,7 @@ class KernelRidge(GaussianEstimator):
         tags.input_tags.pairwise = isinstance(self.kernel, str) and self.kernel == "precomputed"
         return tags
 
+    @on_own_threads
     def predict(self, X: Any, *, callback: Listener | None = None) -> Floats:
         """Return k(x, X) a, in the units of y.
 

@@ -26,6 +26,7 @@ from kernelcg.estimators.settings import (
     chosen_precision,
     learned_count,
     most_steps,
+    on_own_threads,
     planned_fit,
 )
 from kernelcg.estimators.sklearn_kernels import converted
@@ -89,6 +90,7 @@ class LaplaceEstimator(ProcessEstimator):
     likelihood_: Any
     n_iter_: int
 
+    @on_own_threads
     def log_marginal_likelihood(self, theta: Any = None, eval_gradient: bool = False) -> Any:
         """Return Laplace's log marginal likelihood of the training data, and if asked for its gradient.
 
@@ -276,7 +278,7 @@ class LaplaceEstimator(ProcessEstimator):
     def _warn_of(self, status: Status, what: str) -> None:
         if status is not Status.CONVERGED:
             message = f"{what} did not reach its tolerance: {words(status)}; try method='direct' or a larger memory"
-            warnings.warn(message, ConvergenceWarning, stacklevel=4)
+            warnings.warn(message, ConvergenceWarning, stacklevel=5)
 
     # prediction
 
@@ -289,6 +291,7 @@ class LaplaceEstimator(ProcessEstimator):
         check_is_fitted(self)
         return feature_importances(self, self._training_inputs())
 
+    @on_own_threads
     def components(self, X: Any, return_std: bool = False) -> tuple[Component, ...]:
         """Return the summands of the latent function at X: one for each part of a sum kernel, and the drift if any.
 
@@ -351,7 +354,7 @@ class LaplaceEstimator(ProcessEstimator):
                 "mode is not known better, or rounding of the inputs is amplified (see certificate_; scale the "
                 "features, bound the variance of the kernel, or lower rtol)"
             )
-            warnings.warn(message, ConvergenceWarning, stacklevel=4)
+            warnings.warn(message, ConvergenceWarning, stacklevel=5)
 
     def _warn_of_latent(self, found: LatentPrediction) -> None:
         """Warn if a latent mean or standard deviation may be off by too much of that standard deviation."""

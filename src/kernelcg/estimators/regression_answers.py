@@ -23,6 +23,7 @@ from kernelcg.estimators.settings import (
     check_options,
     generator_from,
     mean_log_density,
+    on_own_threads,
     planned_fit,
     quantile_levels,
     require_scoring,
@@ -66,6 +67,7 @@ class RegressionAnswers(GaussianEstimator):
     def _units(self) -> UnitsOfY:
         return UnitsOfY(self.y_mean_, self.y_scale_, vector=not self._y_shape)
 
+    @on_own_threads
     def predict(
         self,
         X: Any,
@@ -129,6 +131,7 @@ class RegressionAnswers(GaussianEstimator):
             answer.append(units.bounds(found, noise, self.noise_))
         return tuple(answer)
 
+    @on_own_threads
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0, include_noise: bool = True) -> Floats:
         """Return joint draws at the rows of X, (t, n_samples) or (t, c, n_samples).
 
@@ -197,6 +200,7 @@ class RegressionAnswers(GaussianEstimator):
         check_is_fitted(self)
         return feature_importances(self, self.posterior_.problem.X.cpu().numpy())
 
+    @on_own_threads
     def components(self, X: Any, return_std: bool = False) -> tuple[Component, ...]:
         """Return the summands of the function at X, in the units of y: one for each part of a sum kernel.
 
@@ -220,6 +224,7 @@ class RegressionAnswers(GaussianEstimator):
         mean, variance = drift_part(posterior, points)
         return (*found, Component(None, units.mean(mean), _std(variance if return_std else None, units)))
 
+    @on_own_threads
     def loo(self, probes: int = 64) -> LeftOut:
         """Return leave-one-out residuals, standard deviations and log densities of the training data.
 
@@ -236,6 +241,7 @@ class RegressionAnswers(GaussianEstimator):
         self._warn_of(found.status, "leave-one-out")
         return self._units.left_out(found)
 
+    @on_own_threads
     def log_marginal_likelihood(self, theta: Any = None, eval_gradient: bool = False) -> Any:
         """Return the log marginal likelihood of the training data at log hyperparameters, and if asked its gradient.
 

@@ -20,6 +20,7 @@ from kernelcg.estimators.settings import (
     first_processes,
     learned_count,
     most_steps,
+    on_own_threads,
     planned_fit,
     require_range,
     seed_of,
@@ -174,6 +175,7 @@ class GPRegressor(RegressionAnswers):
 
     # learning
 
+    @on_own_threads
     def plan(self, X: Any, y: Any, noise_variance: Any = None) -> Plan:
         """Return what `fit` would do with these data, how long it should take and how much memory, without doing it.
 

@@ -4,8 +4,9 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import wraps
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -34,6 +35,10 @@ from kernelcg.planning.plan import Method, Plan, Precision, method_named
 from kernelcg.planning.planner import Options, Resources, Workload, planned
 from kernelcg.preconditioners import Preconditioner, available
 from kernelcg.randomness import seeded
+from kernelcg.threads import working
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 logger = logging.getLogger("kernelcg")
 
@@ -217,6 +222,17 @@ def chosen_backend(memory: int | str | None, n_jobs: int | None, device: torch.d
 def threads_of(n_jobs: int | None) -> int | None:
     """Return the number of threads that was asked for, None for all; negative numbers count from all cores."""
     return None if n_jobs is None else effective_n_jobs(n_jobs)
+
+
+def on_own_threads(method: Callable[P, R]) -> Callable[P, R]:
+    """Return a method of an estimator that takes as many threads as its ``n_jobs`` says, see `kernelcg.threads`."""
+
+    @wraps(method)
+    def inside(*args: P.args, **kwargs: P.kwargs) -> R:
+        with working(threads_of(args[0].n_jobs)):  # type: ignore[attr-defined]  # the estimator
+            return method(*args, **kwargs)
+
+    return inside
 
 
 def name_of_precision(dtype: Any) -> str:

@@ -269,8 +269,8 @@ class Periodic(Kernel):
 def parts_of_periods(X: Tensor, period: Tensor) -> Tensor:
     """Return x / p without the whole periods, which are taken out without rounding, in (−1, 1).
 
-    The derivative is that of x / p, since `torch.fmod` and its own derivative count different numbers of periods where x
-    is next to a whole number of them.
+    The derivative is that of x / p, since `torch.fmod` and its own derivative count different numbers of periods where
+    x is next to a whole number of them.
     """
     turns = X / period
     return (torch.fmod(X, period) / period).detach() + (turns - turns.detach())

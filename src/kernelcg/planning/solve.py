@@ -20,6 +20,7 @@ from kernelcg.preconditioners import Preconditioner, Prepared, recipe
 from kernelcg.randomness import seeded
 from kernelcg.solvers import Approach, Attempt, SolveReport, Status, Stopping
 from kernelcg.solvers import solve as solve_with
+from kernelcg.threads import working
 
 Choice = str | Preconditioner | Invertible | None
 
@@ -116,12 +117,13 @@ def solve(
     'CONVERGED'
     """
     source = generator or seeded(0)
-    if isinstance(preconditioner, str) and preconditioner == "auto":
-        return solve_automatically(A, B, start, stopping, callback, source, memory)[0]
-    P = recipe(preconditioner) if isinstance(preconditioner, str) else preconditioner
-    if isinstance(P, Preconditioner):
-        return solve_with_recipe(P, A, B, start, stopping, callback, source)
-    return solve_with(A, B, preconditioner=P, start=start, stopping=stopping, callback=callback)
+    with working(A.backend.threads):
+        if isinstance(preconditioner, str) and preconditioner == "auto":
+            return solve_automatically(A, B, start, stopping, callback, source, memory)[0]
+        P = recipe(preconditioner) if isinstance(preconditioner, str) else preconditioner
+        if isinstance(P, Preconditioner):
+            return solve_with_recipe(P, A, B, start, stopping, callback, source)
+        return solve_with(A, B, preconditioner=P, start=start, stopping=stopping, callback=callback)
 
 
 def solve_with_recipe(

@@ -8,6 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from kernelcg.backends import KernelMatrix
+from kernelcg.dense import solve_from_the_right
 from kernelcg.preconditioners.base import checked_count, require_rank_memory
 from kernelcg.preconditioners.low_rank_remainder import cholesky_with_jitter
 from kernelcg.randomness import choose
@@ -47,7 +48,8 @@ def inducing_factor(
     K_xu = K.block(None, U, precision=torch.float64)
     L, used = cholesky_with_jitter(K.block(U, U, precision=torch.float64), jitter)
     notes = () if used == jitter else (f"jitter of K_UU raised from {jitter:.0e} to {used:.0e} of its diagonal",)
-    return Inducing(torch.linalg.solve_triangular(L.mT, K_xu, upper=True, left=False), chosen, notes)
+    solve_from_the_right(L.mT, K_xu)
+    return Inducing(K_xu, chosen, notes)
 
 
 def remaining_diagonal(K: KernelMatrix, F: Tensor) -> Tensor:

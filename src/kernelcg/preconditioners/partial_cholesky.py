@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from kernelcg.backends import KernelMatrix
+from kernelcg.dense import solve_from_the_right, subtract_product
 from kernelcg.preconditioners.base import require_rank_memory
 from kernelcg.solvers.reading import Floats, read
 
@@ -87,10 +88,10 @@ def extended(
         pivots.append(torch.from_numpy(numbers[accepted].astype(np.int64)))
         chosen = pivots[-1].to(K.device)
         E = K.block(None, chosen, precision=torch.float64)
-        E.addmm_(F[:, :m], F[chosen, :m].T, alpha=-1)
-        new = torch.linalg.solve_triangular(torch.from_numpy(L).to(E).mT, E, upper=True, left=False)
-        F[:, m : m + len(chosen)] = new
-        remainder = (remainder - new.square().sum(1)).clamp_min_(0.0)
+        subtract_product(E, F[:, :m], F[chosen, :m].T)
+        solve_from_the_right(torch.from_numpy(L).to(E).mT, E)
+        F[:, m : m + len(chosen)] = E
+        remainder = (remainder - E.square().sum(1)).clamp_min_(0.0)
         remainder[chosen] = 0.0
         m += len(chosen)
     return PartialCholesky(F if m == rank else F[:, :m].clone(), torch.cat(pivots), remainder, previous.trace)

@@ -8,6 +8,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.linalg import spsolve_triangular
 from torch import Generator, Tensor
 
+from kernelcg.dense import inner, multiply, qr
 from kernelcg.operators import LinearOperator, Tally
 from kernelcg.preconditioners.csr_tensor import csr_tensor
 from kernelcg.preconditioners.triangular_levels import Triangle
@@ -313,7 +314,7 @@ class LowRankPlus:
         stacked = F.new_empty(len(base) + rank, rank)
         stacked[: len(base)] = base.whiten(F)
         stacked[len(base) :] = torch.eye(rank, dtype=F.dtype, device=F.device)
-        Q, self.T = torch.linalg.qr(stacked)
+        Q, self.T = qr(stacked)
         self.Q = Q[: len(base)]
 
     def __len__(self) -> int:
@@ -322,7 +323,7 @@ class LowRankPlus:
     def solve(self, R: Tensor) -> Tensor:
         """Return P⁻¹ R."""
         Z = self.base.whiten(R.double())
-        Z = Z - self.Q @ (self.Q.T @ Z)
+        Z = Z - multiply(self.Q, inner(self.Q, Z))
         return self.base.unwhiten(Z).to(R.dtype)
 
     def log_determinant(self) -> Tensor:

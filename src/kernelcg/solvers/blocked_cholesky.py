@@ -8,19 +8,20 @@ import torch
 from numpy.linalg import LinAlgError
 from torch import Tensor
 
-BLOCK = 512
-"""Rows of a block. A product with fewer would be limited by memory traffic: it does BLOCK / 4 floating-point operations
-for each byte read. With more, the products compute more of the triangle that nobody needs: 3 BLOCK / (2n) of the work,
-and as much again goes into triangular solves, which are slower."""
+from kernelcg.dense import multiply, solve_from_the_left, solve_from_the_right, subtract_product
+
+BLOCK, MANY_ROWS, BLOCK_OF_MANY = 96, 4000, 192
+"""Rows of a block, and from how many rows on they are more. In smaller blocks products are limited by memory traffic;
+in larger ones more of the work is in the diagonal blocks, which one thread factorises. Powers of two are slower."""
 
 
-def work_bytes(n: int, block: int = BLOCK) -> int:
+def work_bytes(n: int, block: int | None = None) -> int:
     """Return the bytes that `factorise_in_place` and `invert_in_place` allocate at most: O(n block), not O(n²)."""
-    block = min(n, block)
+    block = min(n, block or _block(n))
     return 8 * block * (2 * n + 2 * block)
 
 
-def factorise_in_place(A: Tensor, block: int = BLOCK) -> None:
+def factorise_in_place(A: Tensor, block: int | None = None) -> None:
     r"""Replace A by its Cholesky factor L, A = LLᵀ, with zeros above the diagonal.
 
     Each block of columns j is made from the blocks k < j on its left:
@@ -39,18 +40,18 @@ def factorise_in_place(A: Tensor, block: int = BLOCK) -> None:
     LinAlgError : if A is not positive definite; A is then lost
     """
     n = len(A)
-    for own in _blocks(n, block):
+    for own in _blocks(n, block or _block(n)):
         left, down, below = slice(0, own.start), slice(own.start, n), slice(own.stop, n)
-        A[down, own].addmm_(A[down, left], A[own, left].mT, alpha=-1)
+        subtract_product(A[down, own], A[down, left], A[own, left].mT)
         L_own, failed = torch.linalg.cholesky_ex(A[own, own])
         if bool(failed):
             raise LinAlgError("the matrix is not positive definite")
         A[own, own] = L_own
-        A[below, own] = torch.linalg.solve_triangular(L_own.mT, A[below, own], upper=True, left=False)
+        solve_from_the_right(L_own.mT, A[below, own])
         A[own, below] = 0
 
 
-def invert_in_place(L: Tensor, block: int = BLOCK) -> None:
+def invert_in_place(L: Tensor, block: int | None = None) -> None:
     """Replace the factor L of A = LLᵀ by all of A⁻¹ = L⁻ᵀL⁻¹.
 
     Costs n³/3 multiply-adds and, beside L, no more than `work_bytes`.
@@ -59,8 +60,9 @@ def invert_in_place(L: Tensor, block: int = BLOCK) -> None:
     ----------
     L : row-major float64 tensor, (n, n), as `factorise_in_place` leaves it
     """
-    _invert_triangle(L, block)
-    _multiply_transposed(L, block)
+    size = block or _block(len(L))
+    _invert_triangle(L, size)
+    _multiply_transposed(L, size)
 
 
 def _invert_triangle(L: Tensor, block: int) -> None:
@@ -75,9 +77,9 @@ def _invert_triangle(L: Tensor, block: int) -> None:
         upto, below = slice(0, own.stop), slice(own.stop, n)
         L_own, column = L[own, own].clone(), L[below, own].clone()
         L[own, own] = torch.eye(len(L_own), dtype=L.dtype, device=L.device)
-        L[own, upto] = torch.linalg.solve_triangular(L_own, L[own, upto], upper=False)
+        solve_from_the_left(L_own, L[own, upto])
         L[below, own] = 0
-        L[below, upto].addmm_(column, L[own, upto], alpha=-1)
+        subtract_product(L[below, upto], column, L[own, upto])
 
 
 def _multiply_transposed(M: Tensor, block: int) -> None:
@@ -85,10 +87,14 @@ def _multiply_transposed(M: Tensor, block: int) -> None:
     n = len(M)
     for own in _blocks(n, block):
         left, upto, down = slice(0, own.start), slice(0, own.stop), slice(own.start, n)
-        C = M[down, own].mT @ M[down, upto]
+        C = multiply(M[down, own].mT, M[down, upto])
         C[:, own] = C[:, own].tril() + C[:, own].tril(-1).mT  # the same bits on both sides of the diagonal
         M[own, upto] = C
         M[left, own] = C[:, left].mT
+
+
+def _block(n: int) -> int:
+    return BLOCK if n < MANY_ROWS else BLOCK_OF_MANY
 
 
 def _blocks(n: int, block: int) -> list[slice]:

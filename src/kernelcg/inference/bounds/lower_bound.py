@@ -8,6 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from kernelcg.backends import KernelMatrix
+from kernelcg.dense import inner, solve_from_the_right
 from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF, lengths_from_centre
 from kernelcg.operators import KernelPlusDiagonal
 from kernelcg.planning.ranks import Sizes
@@ -65,10 +66,11 @@ class LowerBound:
 
     def trace_gradient(self) -> Tensor:
         """Return ∂/∂θ log|P| = tr(P⁻¹ ∂Q) for the log hyperparameters of the kernel. Costs O(n m²)."""
-        B = torch.linalg.solve_triangular(self.L, self.F, upper=False, left=False)
+        B = self.F.clone()
+        solve_from_the_right(self.L, B, upper=False)
         solved = self.P.solve(B)
         one = torch.eye(len(self.L), dtype=torch.float64, device=self.L.device)
-        return 2 * self._gradient_of_columns(solved, one) - self._gradient_of_pivots(B.T @ solved, one)
+        return 2 * self._gradient_of_columns(solved, one) - self._gradient_of_pivots(inner(B, solved), one)
 
     def trace_of_inverse(self) -> float:
         """Return tr P⁻¹."""
@@ -76,7 +78,7 @@ class LowerBound:
 
     def _onto_pivots(self, V: Tensor) -> Tensor:
         """Return BᵀV."""
-        return torch.linalg.solve_triangular(self.L.mT, self.F.T @ V, upper=True)
+        return torch.linalg.solve_triangular(self.L.mT, inner(self.F, V), upper=True)
 
     def _gradient_of_columns(self, left: Tensor, right: Tensor) -> Tensor:
         """Return ∂/∂θ Σ_j left_jᵀ K_XU right_j."""
@@ -92,7 +94,8 @@ def projected(K: KernelMatrix, pivots: Tensor) -> tuple[Tensor, Tensor]:
     U = pivots.to(K.device)
     L, _ = cholesky_with_jitter(K.block(U, U, precision=torch.float64), 0.0)  # jitter: still below K
     columns = K.block(None, U, precision=torch.float64)
-    return torch.linalg.solve_triangular(L.mT, columns, upper=True, left=False), L
+    solve_from_the_right(L.mT, columns)
+    return columns, L
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ from scipy.spatial import KDTree
 from torch import Tensor
 
 from kernelcg.operators import KernelPlusDiagonal
+from kernelcg.threads import allowed
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +63,7 @@ class Neighbourhoods:
         if not both.shape[1] or not bool(both.isfinite().all()):
             return None
         data, new = both[: len(A)].numpy(), both[len(A) :]
-        threads = A.backend.threads or torch.get_num_threads()
+        threads = A.backend.threads or allowed()
         return cls(KDTree(data), new.numpy(), grouped(new, size), threads)
 
     def rows(self, group: Tensor, q: int) -> Tensor:

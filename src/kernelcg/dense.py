@@ -1,0 +1,107 @@
+"""Dense matrices by the threads of the library: products, triangular solves, QR; any number of threads, the same bits.
+
+On a GPU each operation is done as one.
+"""
+
+import torch
+from torch import Tensor
+
+from kernelcg.threads import shared
+
+PART, WORK = 256, 2**22
+"""Rows or columns, at least, of a part that one thread computes, and multiply-adds: less is not worth sharing."""
+
+ROWS = 4096
+"""Rows of a part of a product over all rows. The sums over the parts are added in their order."""
+
+TALL = 8
+"""Rows of a part of a QR factorisation, for each of its columns."""
+
+
+def multiply(A: Tensor, B: Tensor) -> Tensor:
+    """Return AB, parts of its rows by one thread each, or parts of its columns if there are more of these."""
+    C = A.new_empty(len(A), B.shape[1])
+    if A.is_cuda:
+        return torch.mm(A, B, out=C)
+    if len(A) >= B.shape[1]:
+        shared(lambda rows: torch.mm(A[rows], B, out=C[rows]), len(A), _part(C, len(A), B.numel()))
+        return C
+
+    def by_columns(columns: slice) -> None:
+        C[:, columns] = A @ B[:, columns]
+
+    shared(by_columns, B.shape[1], _part(C, B.shape[1], A.numel()))
+    return C
+
+
+def inner(A: Tensor, B: Tensor) -> Tensor:
+    """Return AᵀB, (p, q), of matrices with many rows: the sums over parts of the rows by one thread each."""
+    if A.is_cuda or len(A) <= ROWS:
+        return A.mT @ B
+    parts = A.new_empty(-(-len(A) // ROWS), A.shape[1], B.shape[1])
+    shared(lambda rows: torch.mm(A[rows].mT, B[rows], out=parts[rows.start // ROWS]), len(A), ROWS)
+    return parts.sum(0)
+
+
+def subtract_product(C: Tensor, A: Tensor, B: Tensor) -> None:
+    """Replace C by C − AB, parts of its rows by one thread each."""
+    shared(lambda rows: C[rows].addmm_(A[rows], B, alpha=-1), len(C), _part(C, len(C), B.numel()))
+
+
+def solve_from_the_right(T: Tensor, B: Tensor, *, upper: bool = True) -> None:
+    """Replace B by BT⁻¹ for a triangular T, parts of its rows by one thread each."""
+
+    def solve(rows: slice) -> None:
+        B[rows] = torch.linalg.solve_triangular(T, B[rows], upper=upper, left=False)
+
+    shared(solve, len(B), _part(B, len(B), T.numel()))
+
+
+def solve_from_the_left(L: Tensor, B: Tensor) -> None:
+    """Replace B by L⁻¹B for a lower triangular L, parts of its columns by one thread each."""
+
+    def solve(columns: slice) -> None:
+        B[:, columns] = torch.linalg.solve_triangular(L, B[:, columns], upper=False)
+
+    shared(solve, B.shape[1], _part(B, B.shape[1], L.numel()))
+
+
+def qr(A: Tensor) -> tuple[Tensor, Tensor]:
+    """Return Q with orthonormal columns and an upper triangular T, A = QT, for A (n, m) with n ≥ m; A is overwritten.
+
+    Parts of the rows are factorised by one thread each, then their triangles on top of one another.
+
+    References
+    ----------
+    Demmel, Grigori, Hoemmen & Langou (2012), SIAM J. Sci. Comput. 34: A206-A239.
+    """
+    n, m = A.shape
+    size = TALL * m
+    count = max(n // size, 1)
+    if A.is_cuda or count == 1:
+        found = torch.linalg.qr(A)
+        return found.Q, found.R
+    parts = [slice(i * size, n if i + 1 == count else (i + 1) * size) for i in range(count)]
+    triangles = A.new_empty(count, m, m)
+
+    def factorise(one: slice) -> None:
+        rows = A[parts[one.start]]
+        found = torch.linalg.qr(rows)
+        rows.copy_(found.Q)
+        triangles[one.start] = found.R
+
+    shared(factorise, count, 1)
+    top = torch.linalg.qr(triangles.reshape(count * m, m))
+    across = top.Q.reshape(count, m, m)
+
+    def combine(one: slice) -> None:
+        rows = A[parts[one.start]]
+        rows.copy_(rows @ across[one.start])
+
+    shared(combine, count, 1)
+    return A, top.R
+
+
+def _part(of: Tensor, count: int, work: int) -> int:
+    """Return how many rows or columns, of so many, are a part, if each takes so much work."""
+    return max(count, 1) if of.is_cuda else max(PART, -(-WORK // max(work, 1)))

@@ -1,0 +1,99 @@
+"""Threads of the library's own: torch works on one, and large pieces of work are shared among several.
+
+Threads of OpenMP, which torch has, meet at a barrier after every operation and spin there. Where others use the cores,
+each barrier waits for a thread that is not running: a fit of a thousand rows then takes ten times as long as on one
+thread. Here a piece of work is cut at places that do not depend on the number of threads, the parts are taken by
+whoever is free, and each is computed by one thread: any number of threads gives the same bits.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from functools import cache
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import torch
+from threadpoolctl import ThreadpoolController
+
+
+class _OfThisThread(threading.local):
+    allowed: int | None = None
+
+
+_here = _OfThisThread()
+
+
+def allowed() -> int:
+    """Return how many threads work in this thread of Python may take: by default as many as torch would."""
+    return _here.allowed or torch.get_num_threads()
+
+
+@contextmanager
+def working(threads: int | None = None) -> Iterator[None]:
+    """Let work take so many threads while this lasts, and torch's own operations one.
+
+    None means as many as torch would take. Only this thread of Python is concerned.
+    """
+    before, outermost = _here.allowed, _here.allowed is None
+    _here.allowed = threads or allowed()
+    try:
+        if outermost:
+            with _openmp().limit(limits=1):
+                yield
+        else:
+            yield
+    finally:
+        _here.allowed = before
+
+
+def shared(work: Callable[[slice], object], count: int, block: int) -> None:
+    """Call ``work`` for all parts of ``range(count)``, slices of ``block`` numbers, by as many threads as are allowed.
+
+    The parts are independent of one another, and so is what they compute of the number of threads.
+    """
+    parts: SimpleQueue[slice] = SimpleQueue()
+    starts = range(0, count, block)
+    for start in starts:
+        parts.put(slice(start, min(start + block, count)))
+
+    def take() -> None:
+        while True:
+            try:
+                part = parts.get_nowait()
+            except Empty:
+                return
+            work(part)
+
+    helpers = min(allowed(), len(starts)) - 1
+    helping = [_pool(helpers).submit(take) for _ in range(helpers)]
+    try:
+        take()
+    finally:
+        wait(helping)
+    for one in helping:
+        one.result()
+
+
+@cache
+def _openmp() -> Any:
+    """Return what sets the number of threads that OpenMP, and so torch, uses in a thread of Python."""
+    return ThreadpoolController().select(user_api="openmp")
+
+
+@cache
+def _pool(helpers: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(helpers, "kernelcg", _begin)
+
+
+def _begin() -> None:
+    """Prepare a thread of the pool, which computes on its own."""
+    _here.allowed = 1
+    _openmp().limit(limits=1)
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of the threads
