@@ -14,19 +14,21 @@ from kernelcg.planning.costs import Costs, stored_product
 from kernelcg.planning.plan import Family, Method, Precision, Storage
 from kernelcg.planning.ranks import LEAST_RANK, bound_rank
 from kernelcg.planning.workload import Options, Resources, Workload
+from kernelcg.solvers.direct import IN_PLACE_ROWS
 
 # evaluations of the criterion
 
-PART_EVALUATIONS, EXACT_EVALUATIONS, ESTIMATED_EVALUATIONS = (9.0, 0.25), (8.0, 0.45), (4.0, 0.3)
+PART_EVALUATIONS, EXACT_EVALUATIONS, ESTIMATED_EVALUATIONS = (9.0, 0.25), (8.0, 0.45), (4.0, 0.4)
 """Evaluations of a stage, beside so many for each hyperparameter: on a part of the rows, exact ones on all rows, and
 estimated ones on all rows, which the noise of the estimate ends earlier."""
 
 FIRST_EVALUATIONS = 2.0
 """Further ones in the first stage, which knows no curvature yet."""
 
-LITTLE_NOISE, MOST_MISLED = 0.02, 8.0
-"""Noise relative to the signal below which estimated gradients mislead the search. It then takes √(this / noise) times
-the evaluations, up to a limit."""
+MIDDLING_NOISE, LEAST_PATH, LONGEST_PATH, LONGEST_ESTIMATED_PATH = 0.005, 0.5, 1.6, 2.4
+"""Noise relative to the signal at which these are the numbers of evaluations. With other noise the search takes
+(this / noise)^¼ times as many, within limits: the less noise, the further from the start it ends, and the more
+estimated gradients mislead it."""
 
 # iterations of a solve
 
@@ -50,7 +52,7 @@ TRIED_RANK, SEARCHING = 128, 1.2
 """Rank of the preconditioner with which the automatic choice compares a factorisation as a rule, and its cost with that
 of looking for it, relative to without."""
 
-IN_VAIN, TRIAL = 0.3, 4
+IN_VAIN, TRIAL = 1.0, 4
 """Iterations before a factorisation that was the cheaper way, as a part of its time, and how many there are always."""
 
 BOUNDS = 2.0
@@ -65,8 +67,9 @@ EVALUATION_OVERHEAD, ESTIMATION_OVERHEAD, PARAMETER_OVERHEAD, ITERATION_OVERHEAD
 """Seconds of Python in an exact and in an estimated evaluation, and for each hyperparameter in the step that follows;
 steps of the profile in an iteration of a block."""
 
-INFORMATION = 4e5
-"""Multiply-adds for each row in whose time an exact evaluation finds the average information, as it was measured."""
+INFORMATION_PASSES = 6.0
+"""Multiply-adds for each entry of the factor and each hyperparameter in whose time an exact evaluation solves for the
+average information."""
 
 FIRST_CALLS = 0.015
 """Seconds of a fit that do not depend on the data: checks, and what libraries prepare when they are first called."""
@@ -78,26 +81,27 @@ there."""
 OWN_KERNEL_SECONDS = 0.15
 """Seconds that the first gradient of a user's own formula takes beside its arithmetic, once."""
 
-HALF_SPEED = 1500
-"""Rows at which a factorisation has half of the speed that it has with many."""
+FACTOR_SPEED, INVERSE_SPEED, HALF_SPEED = 0.92, 1.05, 750
+"""Speed of factorising and inverting many rows relative to a product of matrices, and rows at which both have half of
+it."""
 
 # bytes
 
-IN_PLACE_ROWS = 3000
-"""Rows above which a factorisation overwrites its matrix."""
+MATRICES, MATRICES_IN_PLACE, LAPLACE_MATRICES = 4.6, 1.8, 5.0
+"""Matrices of n² numbers that an exact evaluation holds at once, those that the allocator has not yet returned to the
+system among them: of few rows A, its factor and its inverse; of more, one in whose place the others are made, and what
+the gradient takes; and those of Laplace's."""
 
-MATRICES, RETURNED_LATE, LATE_ROWS, MATRICES_IN_PLACE, LAPLACE_MATRICES = 3.0, 1.6, 1300, 1.8, 5.0
-"""Matrices of n² numbers that an exact evaluation holds at once: A, its factor and its inverse; those that it has given
-back and that the allocator still holds, and the rows from which on the allocator returns them to the system; those of a
-factorisation in place; and those of Laplace's."""
+INFORMATION_BLOCKS = 6
+"""Blocks of n × d numbers that an exact evaluation holds for the average information."""
 
-LONG_DOUBLE_BYTES, LONG_DOUBLE_BLOCKS = 22_000_000, 5
-"""Bytes of blocks of K in long double, where residuals are checked in it, and how many blocks these are."""
+LONG_DOUBLE_BYTES, LONG_DOUBLE_NUMBERS = 16_000_000, 30
+"""Bytes of blocks of K in long double, where residuals are checked in it: at most so many, and for each entry."""
 
 OWN_KERNEL_MATRICES, OWN_KERNEL_BYTES = 1.5, 60_000_000
 """Further ones for a user's own formula, and the memory of the library that differentiates it."""
 
-SOLVE_MATRICES = 4.0
+SOLVE_MATRICES = 1.6
 """Matrices of n² numbers where the solve of an estimated evaluation is a factorisation."""
 
 BLOCKS = 40
@@ -110,10 +114,13 @@ RANK_BLOCKS, HELD_BLOCKS, BOUND_BLOCKS = 6, 2, 5.4
 USUAL_RANK, RANK_OF_FEW_FEATURES, USUAL_NEIGHBOURS, NUMBERS_PER_NEIGHBOUR = 512, 256, 60, 14
 """The largest preconditioner that is chosen as a rule, and numbers of eight bytes for each entry of its sparse part."""
 
+ROWS_OF_USUAL_RANK = 16_000
+"""Rows up to which that is so; with more, the rank grows with them."""
+
 STORED_SHARE = 0.25
 """Part of the memory that K may take to be stored for products."""
 
-OVERHEAD_BYTES = 9_900_000
+OVERHEAD_BYTES = 9_350_000
 """What libraries allocate for themselves in a first fit: threads, buffers, code."""
 
 
@@ -129,11 +136,13 @@ class Expectations:
 
     def evaluations(self, method: Method, *, first: bool, last: bool) -> float:
         """Return how many evaluations of the criterion a stage is expected to take."""
-        exact = method is Method.DIRECT
-        some, each = PART_EVALUATIONS if not last else EXACT_EVALUATIONS if exact else ESTIMATED_EVALUATIONS
-        count = some + each * self.work.parameters
-        misled = math.sqrt(LITTLE_NOISE / max(self._noise(), 1e-12)) if last and not exact else 1.0
-        return count * min(max(misled, 1.0), MOST_MISLED) + (FIRST_EVALUATIONS if first else 0.0)
+        (some, each), longest = PART_EVALUATIONS, LONGEST_PATH
+        if last and method is Method.DIRECT:
+            some, each = EXACT_EVALUATIONS
+        elif last:
+            (some, each), longest = ESTIMATED_EVALUATIONS, LONGEST_ESTIMATED_PATH
+        path = min(max((MIDDLING_NOISE / max(self._noise(), 1e-12)) ** 0.25, LEAST_PATH), longest)
+        return (some + each * self.work.parameters) * path + (FIRST_EVALUATIONS if first else 0.0)
 
     def iterations(self) -> float:
         """Return how many iterations a preconditioned solve in learning takes: the less noise, the more."""
@@ -161,10 +170,10 @@ class Expectations:
         laplace, N = self.work.family is Family.LAPLACE, rows * self.work.values
         step = PARAMETER_OVERHEAD * self.work.parameters
         if method is Method.DIRECT:
-            inverse = N**3 / 3 / (0.9 * profile.multiply)
+            inverse = N**3 / 3 / (INVERSE_SPEED * profile.multiply * N / (N + HALF_SPEED))
             factors = (NEWTON_STEPS if laplace else 1.0) * self._factor(N)
             entries = rows**2 * price.entry(profile, d)
-            information = 0.0 if laplace else INFORMATION * rows / profile.multiply
+            information = 0.0 if laplace else self._information(rows)
             return (
                 factors
                 + inverse
@@ -178,6 +187,12 @@ class Expectations:
         gradient = price.gradient(profile, rows, d, self._block())
         probes = BOUNDS * self._low_rank(rows, LEAST_RANK)
         return newton + self._solve(rows) + gradient + probes + ESTIMATION_OVERHEAD + step
+
+    def _information(self, rows: int) -> float:
+        """Return the seconds of the average information of an exact evaluation."""
+        pricing, d = self.resources.pricing, self.work.features
+        solves = INFORMATION_PASSES * rows**2 * self.work.parameters / pricing.profile.multiply
+        return pricing.price.product(pricing.profile, rows, d, 2 * d + 2) + solves
 
     def conditioning(self, rows: int, method: Method) -> float:
         """Return the seconds of conditioning on so many rows, with the certificate, for all systems."""
@@ -225,7 +240,7 @@ class Expectations:
     def _factor(self, N: int) -> float:
         """Return the seconds of a Cholesky factorisation."""
         profile = self.resources.pricing.profile
-        return N**3 / 6 / max(profile.factorise, 0.6 * profile.multiply * N / (N + HALF_SPEED))
+        return N**3 / 6 / max(profile.factorise, FACTOR_SPEED * profile.multiply * N / (N + HALF_SPEED))
 
     def _entries(self, rows: int) -> float:
         pricing = self.resources.pricing
@@ -277,6 +292,7 @@ class Expectations:
         held = OVERHEAD_BYTES + 8 * (rows * self.resources.copies * self.work.features + 12 * N * self.work.columns)
         held += OWN_KERNEL_BYTES if self._has_own_formula() else 0
         if method is Method.DIRECT:
+            held += 8 * INFORMATION_BLOCKS * rows * self.work.features
             return int(held + (self._matrices(N) + systems - 1) * 8 * N * N + (0 if learning else self._checked(rows)))
         held += BLOCKS * 8 * N * (self.work.columns + self.options.probes)
         solve = (
@@ -288,9 +304,9 @@ class Expectations:
         return int(held + self._bytes_of_iterating(rows, max(self.resources.budget - held, 0), learning=learning))
 
     def _checked(self, rows: int) -> int:
-        """Return the bytes of checks in long double, unless they fit where matrices were that are no longer used."""
-        fits = 8 * rows**2 >= LONG_DOUBLE_BYTES / LONG_DOUBLE_BLOCKS
-        return 0 if fits or not self._long_double_operations(rows) else LONG_DOUBLE_BYTES
+        """Return the bytes of checks in long double."""
+        checked = self._long_double_operations(rows) > 0
+        return min(LONG_DOUBLE_BYTES, LONG_DOUBLE_NUMBERS * rows**2) if checked else 0
 
     def _bytes_of_iterating(self, rows: int, left: int, *, learning: bool) -> float:
         """Return the bytes of the preconditioner and of the low-rank bound, where so many are left for them.
@@ -299,7 +315,8 @@ class Expectations:
         is there while a larger bound is made.
         """
         systems = self.work.systems
-        rank = min(RANK_OF_FEW_FEATURES if self.work.features <= FEW_FEATURES else USUAL_RANK, rows)
+        usual = RANK_OF_FEW_FEATURES if self.work.features <= FEW_FEATURES else USUAL_RANK
+        rank = min(int(usual * max(1.0, rows / ROWS_OF_USUAL_RANK)), rows)
         numbers = RANK_BLOCKS * rank + NUMBERS_PER_NEIGHBOUR * (USUAL_NEIGHBOURS + 1)
         making = min(systems * 8 * rows * numbers, FOR_PRECONDITIONER * left)
         most = bound_rank(rows, FOR_BOUND * left / systems)
@@ -317,6 +334,4 @@ class Expectations:
         own = OWN_KERNEL_MATRICES if self._has_own_formula() else 0.0
         if self.work.family is Family.LAPLACE:
             return LAPLACE_MATRICES + own
-        if self.work.exact_only or N <= IN_PLACE_ROWS:
-            return own + MATRICES + RETURNED_LATE / (1 + (N / LATE_ROWS) ** 4)
-        return own + MATRICES_IN_PLACE
+        return own + (MATRICES if self.work.exact_only or N <= IN_PLACE_ROWS else MATRICES_IN_PLACE)

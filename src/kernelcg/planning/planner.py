@@ -18,8 +18,9 @@ GROWTH, LAST_GROWTH = 4, 2
 SMALLEST_STAGE = 200
 """Rows below which a part of the data says too little about the hyperparameters."""
 
-LOYALTY = 3.0
-"""A stage that was given up for exact evaluations goes back to iterating only if that is so many times cheaper."""
+NEAR_TIE = 1.3
+"""Exact evaluations are chosen as long as they cost no more than so many times estimated ones: they end at the maximum
+itself, and expectations are not more accurate than that."""
 
 LEAST_PATIENCE = 4
 """Evaluations by iteration before they are given up for exact ones."""
@@ -62,7 +63,9 @@ def reconsidered(plan: Plan, rows: int, noise: float | None) -> Plan:
     """Return the plan for the stage of so many rows, now that fewer rows have shown how much noise there is.
 
     The less noise, the more iterations a solve takes. The stage is done by the other method if that is cheaper at this
-    noise, unless the user asked for the method; the revision says so. None means that nothing is known of the noise.
+    noise, unless the user asked for the method; the revision says so. Where iterating was given up at fewer rows, that
+    holds too: a factorisation grows faster with the rows than an iteration, and giving up again costs one evaluation.
+    None means that nothing is known of the noise.
     """
     stage = plan.stage(rows)
     if stage.asked or not plan.stages:
@@ -71,8 +74,6 @@ def reconsidered(plan: Plan, rows: int, noise: float | None) -> Plan:
     is_last = rows == plan.stages[-1].rows
     better = planner.stage(rows, first=False, last=is_last)
     if better.method is stage.method or better.bytes > plan.budget:
-        return plan
-    if better.method is Method.ITERATIVE and LOYALTY * better.seconds > planner.exactly(rows, last=is_last):
         return plan
     conditioning = planner.conditioning() if is_last and not plan.conditioning.asked else plan.conditioning
     return replace(
@@ -136,11 +137,6 @@ class _Planner:
         each = self.expected.evaluation(rows, method)
         return self._stage(rows, method, asked, reason, evaluations, each, learning=True)
 
-    def exactly(self, rows: int, *, last: bool) -> float:
-        """Return the seconds of a stage by exact evaluations."""
-        each = self.expected.evaluation(rows, Method.DIRECT)
-        return each * self.expected.evaluations(Method.DIRECT, first=False, last=last)
-
     def conditioning(self) -> Stage:
         """Return how the process is conditioned on all rows."""
         rows = self.work.rows
@@ -180,8 +176,8 @@ class _Planner:
             return Method.ITERATIVE, f"factorising K takes {in_bytes(needed)}, the memory is {budget}"
         price = self.expected.learning if last else self.expected.evaluation
         exact, estimated = (price(rows, method) for method in (Method.DIRECT, Method.ITERATIVE))
-        if exact <= estimated:
-            return Method.DIRECT, f"{what}: factorising K costs no more than iterating, and is exact"
+        if exact <= NEAR_TIE * estimated:
+            return Method.DIRECT, f"{what}: factorising K costs hardly more than iterating, and is exact"
         return Method.ITERATIVE, f"{what}: iterating takes about {in_time(estimated)}, factorising {in_time(exact)}"
 
     def patience(self, rows: int) -> int:
