@@ -71,11 +71,11 @@ def test_an_exact_criterion_is_learned_on_the_rows_that_can_be_factorised():
 
 
 def test_memory_decides_and_says_so():
-    roomy, tight = plan(800), plan(800, memory=17_000_000)
+    roomy, tight = plan(2_000, noise=1e-4), plan(2_000, noise=1e-4, memory=60_000_000)
     assert roomy.method is Method.DIRECT
     assert tight.method is Method.ITERATIVE
-    assert "17 MB" in tight.reason
-    assert all(stage.bytes <= 17_000_000 for stage in (*tight.stages, tight.conditioning))
+    assert "60 MB" in tight.reason
+    assert all(stage.bytes <= 60_000_000 for stage in (*tight.stages, tight.conditioning))
 
 
 def test_what_cannot_fit_is_refused_with_a_remedy():
@@ -89,8 +89,8 @@ def test_what_cannot_fit_is_refused_with_a_remedy():
 
 
 def test_a_device_has_a_budget_of_its_own():
-    chosen = planned(Workload(800, 8), Options(), resources(device_memory=17_000_000))
-    assert chosen.budget == 17_000_000
+    chosen = planned(Workload(2_000, 8, noise=1e-4), Options(), resources(device_memory=60_000_000))
+    assert chosen.budget == 60_000_000
     assert chosen.method is Method.ITERATIVE
 
 
