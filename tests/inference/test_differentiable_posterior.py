@@ -107,3 +107,12 @@ def test_log_densities_are_those_of_the_normal_distribution():
     np.testing.assert_allclose(model.log_predictive_density(X[:5], y[:5]), expected, rtol=1e-12)
     with pytest.raises(ValueError, match="shape"):
         model.log_predictive_density(X[:5], y[:4])
+
+
+def test_a_tolerance_that_rounding_does_not_reach_is_no_failure():
+    X = np.linspace(0, 3, 12)[:, None]
+    model = GPRegressor(RBF(1.0), noise=0.1, rtol=0.0, optimizer=None, method="iterative")
+    model.fit(X, np.sin(X[:, 0]))
+    new = torch.tensor([[0.3], [1.7]], dtype=torch.float64)
+    _, covariance = model.predict(new.numpy(), return_cov=True, include_noise=False)
+    np.testing.assert_allclose(model.differentiable().covariance(new).numpy(), covariance, rtol=1e-8, atol=1e-12)

@@ -205,3 +205,18 @@ def test_kernels_are_asked_at_their_inputs_only(kernel):
     assert np.isfinite(fitted.predict(X, return_std=True)[1]).all()
     fitted = GPClassifier(kernel, optimizer=None).fit(X, X[:, 0] > 0.4)
     assert np.isfinite(fitted.predict_proba(X)).all()
+
+
+def test_new_points_are_centred_feature_by_feature():
+    """A point that is not near the data in one feature is seen from the same place as they are in the others."""
+    X = torch.tensor([[1e10, 0.3], [1e10 + 1, 0.4]], dtype=torch.float64)
+    new = torch.tensor([[1e10 + 0.5, -2.0], [1e10 + 0.5, 0.35], [-7.0, 0.4]], dtype=torch.float64)
+    kernel = RBF(1.0) * kernels.Wave(1.0)
+    system = bound_system(kernel, X, torch.tensor(1.0))
+    allowed = UNIT_ROUNDOFF * (ENTRY_ERROR + 4 * float(lengths_from_centre(system).max()))
+    K = system.K.cross_block(new, precision=torch.float64)
+    with mpmath.workdps(60):
+        for i, x in enumerate(new.numpy()):
+            for j, y in enumerate(X.numpy()):
+                exact = rbf(1.0)(numbers(x), numbers(y)) * wave(1)(numbers(x), numbers(y))
+                assert abs(float(K[i, j]) - float(exact)) <= allowed

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from kernelcg.backends.base import KernelMatrix, Points, Rows
+from kernelcg.backends.rounding import exactly_centred
 from kernelcg.backends.tiles import TilesMatrix
-from kernelcg.kernels import Constant, Kernel, Mapped, MinMax, Product, Stationary, Sum, Tanimoto
+from kernelcg.kernels import Constant, Kernel, Mapped, MinMax, OnColumns, Product, Stationary, Sum, Tanimoto
 
 
 def matrix_of(kernel: Kernel, points: Points) -> KernelMatrix:
@@ -16,7 +17,8 @@ def matrix_of(kernel: Kernel, points: Points) -> KernelMatrix:
     if backend.computes(kernel, points.X):
         return backend.matrix(kernel, points)
     if isinstance(kernel, Mapped):
-        mapped = backend.place(kernel.inputs(points.X.double()))
+        of_columns = kernel.inputs(points.centre[None])[0] if isinstance(kernel, OnColumns) else None
+        mapped = backend.place(kernel.inputs(points.X.double()), of_columns)
         return MappedMatrix(kernel, points, kernel, matrix_of(kernel.part, mapped))
     whole = TilesMatrix(kernel, points)
     if type(kernel) is Sum:
@@ -26,6 +28,26 @@ def matrix_of(kernel: Kernel, points: Points) -> KernelMatrix:
         first = constant is kernel.left
         return MultipleMatrix(kernel, points, whole, constant.variance.item(), first, matrix_of(part, points))
     return whole
+
+
+def block_beside(K: KernelMatrix, X: Tensor) -> Tensor:
+    """Return k(x, x') of new points (t, d) in float64, seen from where the data of K are seen from.
+
+    Points far away, even if they are most of them, hence leave the entries of the others alone. Where a phase is seen,
+    those from which the centre of the data cannot be subtracted without rounding are treated apart.
+    """
+    kernel, centre, place = K.kernel, K.points.centre, K.points.backend.place
+    near = exactly_centred(X, centre).all(1)
+    if kernel.rounds_well or not kernel.is_stationary or bool(near.all()) or not bool(near.any()):
+        return place(X, centre).bind(kernel).block(precision=torch.float64)
+    first, others = (place(X[some], centre).bind(kernel) for some in (near, ~near))
+    result = X.new_empty(len(X), len(X))
+    result[near[:, None] & near] = first.block(precision=torch.float64).reshape(-1)
+    result[~near[:, None] & ~near] = others.block(precision=torch.float64).reshape(-1)
+    between = first.cross_block(X[~near], precision=torch.float64)
+    result[~near[:, None] & near] = between.reshape(-1)
+    result[near[:, None] & ~near] = between.T.reshape(-1)
+    return result
 
 
 def constant_factor(kernel: Product) -> tuple[Constant, Kernel] | None:

@@ -200,19 +200,18 @@ class TilesMatrix(KernelMatrix):
     ) -> Iterator[tuple[Tensor | slice, Tensor, Tensor]]:
         """Yield numbers of points, these points and X[columns] as the formula should see them.
 
-        All points together, but for those that a phase would not survive: where subtracting the origin from a point
-        rounds, nothing is subtracted from either side.
+        All points together, but for those that a phase would not survive: in features where subtracting the origin from
+        a point rounds, nothing is subtracted from either side.
         """
-        X, Z = rows_of(self._seen(dtype), columns), points.detach().double()
+        Z = points.detach().double()
         if self.kernel.rounds_well:
-            yield slice(None), (Z - self.origin).to(dtype), X
+            yield slice(None), (Z - self.origin).to(dtype), rows_of(self._seen(dtype), columns)
             return
-        exact = exactly_centred(Z, self.origin).all(1)
-        if bool(exact.all()):
-            yield slice(None), Z - self.origin, X
-            return
-        for rows, origin in ((exact, self.origin), (~exact, torch.zeros_like(self.origin))):
-            yield rows, Z[rows] - origin, rows_of(self.X, columns).detach().double() - origin
+        X = rows_of(self.X, columns).detach().double()
+        patterns, group = exactly_centred(Z, self.origin).unique(dim=0, return_inverse=True)
+        for number, exact in enumerate(patterns):
+            rows, origin = slice(None) if len(patterns) == 1 else group == number, torch.where(exact, self.origin, 0.0)
+            yield rows, Z[rows] - origin, X - origin
 
     # sizes that fit the budget
 

@@ -11,6 +11,7 @@ from kernelcg.backends.rounding import origin_of
 from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.inference.learning.criterion_value import drift_coefficients, generalised_least_squares
 from kernelcg.randomness import child, normal
+from kernelcg.solvers import Status
 
 FEATURES = 2048
 """Random frequencies of a sample path; its prior covariance is off by about k(x, x) / √2048 = 2 %."""
@@ -78,8 +79,7 @@ class DifferentiablePosterior:
         draw = self._prior_paths(count, child(generator, "prior"))
         noise = A.diagonal.sqrt()[:, None] * normal(len(problem), count, child(generator, "noise"), like=problem.X)
         rest = problem.Y - draw(problem.X) - noise
-        solved = self.posterior.solved(rest, self.posterior.stopping).raise_if_failed().solution
-        beta, a = generalised_least_squares(problem.H, solved, self.posterior.drift_weights.X)
+        beta, a = generalised_least_squares(problem.H, self._inverse(rest), self.posterior.drift_weights.X)
 
         def paths(X: Tensor) -> Tensor:
             flat = self._flat(X)
@@ -117,9 +117,13 @@ class DifferentiablePosterior:
         """Return V = A⁻¹k and k − AV for each row of K, not differentiated."""
         with torch.no_grad():
             B = K.detach().T.contiguous()
-            report = self.posterior.solved(B, self.posterior.stopping).raise_if_failed()
-            residual = B - self.posterior.problem.system(self.posterior.gp) @ report.solution
-            return report.solution.T, residual.T
+            V = self._inverse(B)
+            return V.T, (B - self.posterior.problem.system(self.posterior.gp) @ V).T
+
+    def _inverse(self, B: Tensor) -> Tensor:
+        """Return A⁻¹B, up to the tolerance or up to rounding, or raise `SolveFailed`."""
+        report = self.posterior.solved(B, self.posterior.stopping)
+        return (report if report.status is Status.PRECISION_EXHAUSTED else report.raise_if_failed()).solution
 
     def _of_drift(self, X: Tensor, K: Tensor, V: Tensor, t: int) -> Tensor:
         """Return what the uncertainty of the drift adds: ρᵀS⁻¹ρ with ρ = h(x) − HᵀA⁻¹k."""

@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -24,14 +23,12 @@ from kernelcg.inference.bounds.rounding import (
 from kernelcg.inference.gaussian.brackets import (
     bounded_mean,
     bracketed,
-    covariance_in_long_double,
     evaluated,
-    tightened,
 )
+from kernelcg.inference.gaussian.covariances import joint_covariance
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.gaussian.prediction import Prediction
 from kernelcg.inference.gaussian.variances import estimated
-from kernelcg.inference.learning.criterion_value import drift_coefficients
 from kernelcg.operators import ConstantInvertible, Invertible, KernelPlusDiagonal
 from kernelcg.planning import Kept
 from kernelcg.planning.plan import Method, definite_method
@@ -220,34 +217,9 @@ class Posterior:
     def joint(self, X: Tensor, *, copies: int = 1, latent: bool = True) -> tuple[Tensor, Status]:
         """Return the (t, t) covariance of the latent values, if ``copies`` of it fit the memory, and the status.
 
-        It is known to a tolerance relative to the variances, or without ``latent`` to these plus the noise. With
-        V ≈ A⁻¹K* and R = K* − AV, K*ᵀA⁻¹K* is K*ᵀV + VᵀR up to the product of their errors, as accurate as the
-        variance; the drift adds R*ᵀS⁻¹R*.
+        It is known to a tolerance relative to the variances, or without ``latent`` to these plus the noise.
         """
-        X, A = self.checked_inputs(X), self.A
-        t, n = len(X), len(self.problem)
-        needed = 8 * ((3 + copies) * t * t + 3 * n * t)
-        require_memory(needed, A.memory_budget(), f"the covariance of {t} points (use return_std for the diagonal)")
-        K = A.K.cross_block(X, precision=torch.float64).T.contiguous()
-        prior = A.kernel.diagonal(X).detach().clamp_min(0)
-        V, R, status = torch.empty_like(K), torch.empty_like(K), Status.CONVERGED
-        for some in self._chunks(t):
-            columns = K[:, some].contiguous()
-            first = self.solved(columns, self.stopping).solution
-            visible = self.visible_noise(prior[some], latent)
-            solved, found = tightened(self, columns, prior[some], noise=visible, start=first)
-            V[:, some], R[:, some] = solved.X, solved.R
-            status = found if status is Status.CONVERGED else status
-        explained = K.T @ V + V.T @ R
-        C = A.backend.bind(A.kernel, X).block(precision=torch.float64) - 0.5 * (explained + explained.T)
-        if status is not Status.CONVERGED:
-            precise = covariance_in_long_double(self, X, V, prior, self.visible_noise(prior, latent))
-            C, status = (C, status) if precise is None else (precise, Status.CONVERGED)
-        if self.problem.H.shape[1]:
-            left = self.problem.drift(X) - K.T @ self.drift_weights.X - V.T @ self.drift_weights.R
-            C = C + left @ drift_coefficients(self.drift_information(), left.T)
-        C.diagonal().clamp_min_(0.0)
-        return C, status
+        return joint_covariance(self, self.checked_inputs(X), copies, latent)
 
     def drift_bounds(self) -> DriftBounds:
         """Return what is known about the coefficients of the drift."""
@@ -289,10 +261,6 @@ class Posterior:
         each = 8 * len(self.problem) * blocks
         require_memory(each, budget, f"solving for one more column of {len(self.problem)} numbers")
         return int(min(budget // each, groups * self.sizes.columns))
-
-    def _chunks(self, count: int) -> Iterator[slice]:
-        size = self.columns_at_once()
-        return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
     def checked_inputs(self, X: Tensor) -> Tensor:
         X = matrix(X, "X").detach().double().to(self.problem.X.device)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor
 
+from kernelcg.backends.binding import block_beside
 from kernelcg.backends.memory import require_memory
 from kernelcg.errors import SolveFailed
 from kernelcg.inference.laplace.mode_error import solved_for_drift
@@ -80,7 +81,7 @@ def joint_covariance(posterior: LaplacePosterior, X: Tensor) -> tuple[Tensor, St
     require_memory(needed, problem.points.budget(), f"the covariance of {t} points with {C} latent values each")
     K = problem.matrix(kernel).cross_block(X, precision=torch.float64).T.contiguous()
     explained = _Explained.of(posterior, K)
-    prior = problem.backend.bind(kernel, X).block(precision=torch.float64)
+    prior = block_beside(problem.matrix(kernel), X)
     covariance = torch.kron(prior, torch.eye(C, dtype=K.dtype, device=K.device)) - explained.matrix()
     if problem.H.shape[1]:
         left = (problem.drift(X) - K.T @ posterior.RH).T  # (b, t)
