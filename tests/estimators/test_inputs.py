@@ -202,3 +202,36 @@ def test_tensors_that_are_no_arrays_are_taken(make):
     arrays.fit(X.numpy(), y.numpy())
     tensors.fit(X.clone().requires_grad_(), y if y.dtype == torch.bool else y.clone().requires_grad_())
     assert np.array_equal(arrays.predict(X.numpy()), tensors.predict(X.clone().requires_grad_()))
+
+
+HUGE = [10**400] * 40
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda X, y: GPRegressor(missing="drop").fit(X, HUGE), "y holds an integer that is too large"),
+        (lambda X, y: GPRegressor().fit(X, y, noise_variance=HUGE), "noise_variance holds an integer"),
+        (lambda X, y: GPRegressor().fit(X, y, noise_variance=y + 1j), "noise_variance must hold real numbers"),
+        (lambda X, y: GPRegressor(noise=1e300).fit(X, y), "noise reaches 1e[+]300"),
+        (lambda X, y: KernelRidge(alpha=10**400).fit(X, y), "alpha holds an integer"),
+        (lambda X, y: KernelRidge().fit(X, y, sample_weight=HUGE), "sample_weight holds an integer"),
+        (lambda X, y: GPGeneralizedRegressor(likelihood="poisson").fit(X, y > 0, HUGE), "exposure holds an integer"),
+        (lambda X, y: GPGeneralizedRegressor(likelihood="gaussian").fit(X, 1e160 * y), "y reaches"),
+        (lambda X, y: GPGeneralizedRegressor(likelihood="student_t").fit(X, 1e160 * y), "y reaches"),
+    ],
+)
+def test_numbers_that_float64_cannot_hold_are_refused_by_name(call, words):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 2))
+    with pytest.raises((TypeError, ValueError), match=words):
+        call(X, np.sin(X[:, 0]))
+
+
+def test_densities_are_of_numbers():
+    X, y = rows()
+    model = GPRegressor(RBF(1.0), noise=0.1, optimizer=None).fit(X, y)
+    for wrong in (np.nan, np.inf, None):
+        with pytest.raises(ValueError, match="y must be finite"):
+            model.log_predictive_density(X, [wrong, *y[1:]])
+    assert np.isneginf(model.log_predictive_density(X, np.full(len(y), 1e300))).all()

@@ -49,6 +49,19 @@ def on_host(value: Any) -> Any:
     return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
 
 
+def as_floats(values: Any, name: str) -> Floats:
+    """Return real numbers as float64, or raise with the name of the argument that holds something else."""
+    array = np.asarray(on_host(values))
+    if array.dtype.kind in "cmM":
+        raise TypeError(f"{name} must hold real numbers, not {array.dtype}")
+    try:
+        return array.astype(np.float64)
+    except OverflowError:
+        raise ValueError(f"{name} holds an integer that is too large for float64; use other units") from None
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name} must hold numbers: {error}") from None
+
+
 def without_missing(X: Any, y: Any, noise_variance: Any, missing: str) -> tuple[Any, Any, Any]:
     """Return the data on the host without the rows that have no y, if missing ones are to be dropped; warn of them.
 
@@ -63,7 +76,7 @@ def without_missing(X: Any, y: Any, noise_variance: Any, missing: str) -> tuple[
     values = np.asarray(y)
     if values.dtype.kind != "f" and values.dtype != object:
         return X, y, noise_variance
-    absent = np.isnan(values.astype(np.float64)).reshape(len(values), -1)
+    absent = np.isnan(as_floats(values, "y")).reshape(len(values), -1)
     if not absent.any():
         return X, y, noise_variance
     if np.ndim(noise_variance) > 0 and len(noise_variance) != len(values):
@@ -110,7 +123,7 @@ def checked_noise_variance(noise_variance: Any, shape: tuple[int, ...]) -> Float
     """Return known variances of the shape (n, c) of all outputs, or None; given are one, (n,), or of the shape of y."""
     if noise_variance is None:
         return None
-    values = np.asarray(noise_variance, dtype=np.float64)
+    values = as_floats(noise_variance, "noise_variance")
     n = shape[0]
     if values.shape not in ((), (n,), shape):
         each = "" if len(shape) == 1 else f", or of the shape {shape} of y"

@@ -8,6 +8,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from kernelcg.estimators.data import LARGEST_VARIANCE, require_magnitude
 from kernelcg.estimators.generalized_answers import IDENTITY, GeneralizedAnswers, checked_exposure
 from kernelcg.estimators.inputs import checked_data
 from kernelcg.estimators.session import Resumable
@@ -216,6 +217,10 @@ class GPGeneralizedRegressor(GeneralizedAnswers):
     def _first_likelihood(self, y: Tensor) -> tuple[Likelihood, float]:
         """Return the likelihood from which learning starts, and a variance that suits its latent function."""
         robust = self.likelihood == "student_t" or isinstance(self.likelihood, StudentT)
+        if robust or self.likelihood == "gaussian" or isinstance(self.likelihood, Gaussian):
+            require_magnitude(
+                y.cpu().numpy(), "y", "use other units of y", least=1 / LARGEST_VARIANCE, most=LARGEST_VARIANCE
+            )
         spread = _robust_spread(y) if robust else float(spread_of(y[:, None])) or 1.0
         if isinstance(self.likelihood, Likelihood):
             found = self.likelihood

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
 from kernelcg.errors import ConvergenceWarning
-from kernelcg.estimators.data import as_tensor
+from kernelcg.estimators.data import as_floats, as_tensor
 from kernelcg.estimators.laplace_estimator import Floats, LaplaceEstimator
 from kernelcg.estimators.session import predicting, tell_of_all
 from kernelcg.estimators.settings import (
@@ -202,7 +202,7 @@ class GeneralizedAnswers(RegressorMixin, LaplaceEstimator):  # type: ignore[misc
 
 def checked_exposure(exposure: Any, n: int) -> Floats:
     """Return (n,) exposures."""
-    values = np.asarray(1.0 if exposure is None else exposure, dtype=np.float64)
+    values = as_floats(1.0 if exposure is None else exposure, "exposure")
     if values.shape not in ((), (n,)):
         raise ValueError(f"exposure must be one number or {n} of them, not of shape {values.shape}")
     return np.broadcast_to(values, (n,)).copy()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kernelcg.arguments import positive
 from kernelcg.errors import StateMismatch
-from kernelcg.estimators.data import as_tensor
+from kernelcg.estimators.data import as_floats, as_tensor
 from kernelcg.estimators.gaussian_estimator import GaussianEstimator
 from kernelcg.estimators.inputs import checked_data
 from kernelcg.estimators.kernel_check import require_covariance
@@ -181,7 +181,8 @@ class KernelRidge(GaussianEstimator):
         noise = self._first_noise(kernel, X)
         Y, extra = y.reshape(len(y), -1).astype(np.float64), None
         if sample_weight is not None:
-            weights = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+            given = sample_weight if np.ndim(sample_weight) == 0 else as_floats(sample_weight, "sample_weight")
+            weights = _check_sample_weight(given, X, ensure_non_negative=True)
             X, Y, noise, extra = self._weighted(X, Y, weights, noise)
         self._y_shape = y.shape[1:]
         problem = self._regression(X, Y, extra, MeanKind.ZERO, plan)
@@ -231,7 +232,7 @@ class KernelRidge(GaussianEstimator):
         """Return alpha, the white part of the kernel included."""
         if isinstance(self.alpha, str) or np.size(self.alpha) != 1:
             raise ValueError(f"alpha must be one number, not {self.alpha!r}; fit one model for each alpha")
-        alpha = float(np.asarray(self.alpha, dtype=np.float64).reshape(()))
+        alpha = float(as_floats(self.alpha, "alpha").reshape(()))
         if not alpha >= 0:
             raise ValueError(f"alpha must be positive, or 0 for interpolation, not {self.alpha!r}")
         white = None if isinstance(self.kernel, str) else converted(self.kernel)[1]

@@ -12,7 +12,7 @@ from torch import Tensor
 from kernelcg.arguments import memory_bytes
 from kernelcg.backends.memory import default_budget
 from kernelcg.estimators.answers import Component, LeftOut
-from kernelcg.estimators.data import as_tensor
+from kernelcg.estimators.data import as_floats, as_tensor
 from kernelcg.estimators.gaussian_estimator import GaussianEstimator, Problem
 from kernelcg.estimators.inputs import checked_points
 from kernelcg.estimators.prior import Prior
@@ -167,10 +167,13 @@ class RegressionAnswers(GaussianEstimator):
     def log_predictive_density(self, X: Any, y: Any) -> Floats:
         """Return log p(y_i | x_i, data), noise included, in the shape of y: how well new observations were foreseen."""
         mean, std = self.predict(X, return_std=True)
-        values = np.asarray(y, dtype=np.float64)
+        values = as_floats(y, "y")
         if values.shape != mean.shape:
             raise ValueError(f"y must have the shape {mean.shape} of the predictions, not {values.shape}")
-        density: Floats = -0.5 * np.square((values - mean) / std) - np.log(std) - 0.5 * np.log(2 * np.pi)
+        if not np.isfinite(values).all():
+            raise ValueError("y must be finite; leave out the rows that are missing")
+        with np.errstate(over="ignore"):  # what is that far away has a density of 0
+            density: Floats = -0.5 * np.square((values - mean) / std) - np.log(std) - 0.5 * np.log(2 * np.pi)
         return density
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, scoring: str = "r2") -> float:

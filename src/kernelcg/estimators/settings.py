@@ -19,7 +19,7 @@ from kernelcg import backends
 from kernelcg.arguments import positive
 from kernelcg.backends import Backend
 from kernelcg.estimators.cluster_connection import is_cluster
-from kernelcg.estimators.data import require_magnitude
+from kernelcg.estimators.data import LARGEST_VARIANCE, require_magnitude
 from kernelcg.estimators.kernel_check import require_covariance
 from kernelcg.estimators.sklearn_kernels import converted
 from kernelcg.inference.gaussian.drift import DRIFTS, central_spread_of, spread_of
@@ -346,7 +346,10 @@ def _one_variance(noise: Any) -> torch.Tensor:
         raise ValueError(
             "noise must be one variance to start from; known ones of the rows belong to fit(X, y, noise_variance=...)"
         )
-    return positive(noise, "noise")
+    variance = positive(noise, "noise")
+    remedy = "give it in units of the variance of y if normalize_y, else of y²"
+    require_magnitude(variance.numpy(), "noise", remedy, least=1 / LARGEST_VARIANCE, most=LARGEST_VARIANCE)
+    return variance
 
 
 @contextmanager
