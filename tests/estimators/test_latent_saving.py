@@ -166,3 +166,11 @@ def test_the_header_is_plain_json(path):
     GPClassifier(optimizer=None).fit(X, y).save(path)
     header = model_files.read(path).header
     assert json.loads(json.dumps(header, allow_nan=False)) == header
+
+
+def test_a_model_of_data_far_from_the_origin_is_read_again(path):
+    """Kernels see such data from their centre; without it the mode cannot be computed again from its weights."""
+    X = -5e7 + 7e-8 * np.random.default_rng(0).integers(0, 5, size=(6, 3))
+    model = GPGeneralizedRegressor(Matern(1e-7), likelihood="poisson", optimizer=None).fit(X, np.arange(6.0))
+    model.save(path)
+    np.testing.assert_array_equal(load(path).predict(X), model.predict(X))

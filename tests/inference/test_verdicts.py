@@ -9,12 +9,14 @@ import torch
 from inference import extended
 from inference.extended import IS_EXTENDED, REAL, real
 
+from kernelcg import GPGeneralizedRegressor
+from kernelcg.errors import ConvergenceWarning
 from kernelcg.inference.bounds import recomputed
 from kernelcg.inference.bounds.certificate import certificate
 from kernelcg.inference.bounds.verdict import Verdict
 from kernelcg.inference.gaussian.conditioning import condition
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
-from kernelcg.kernels import RBF
+from kernelcg.kernels import RBF, Matern
 from kernelcg.randomness import seeded
 from kernelcg.solvers import Status, Stopping
 
@@ -123,3 +125,13 @@ def test_words():
     assert re.search(r"\n  log marginal likelihood \S+; exact to \S+, by an exact factor$", str(some(**sure)))
     known = replace(some(**sure), standard_error=0.2, lower=-np.inf)
     assert str(known).endswith("standard error 0.2 from the random probes; how exact it is beside that is not known")
+
+
+def test_no_certificate_where_a_drift_runs_away():
+    """The drift tells the zeros from the one: its slope, and the evidence, rise without end."""
+    X = np.array([[0.11, 0.52], [0.98, 0.09], [0.63, 0.42]])
+    model = GPGeneralizedRegressor(Matern(1.0, nu=0.5), likelihood="poisson", mean="linear", optimizer=None)
+    for method in ("direct", "iterative"):
+        with pytest.warns(ConvergenceWarning, match="the fit is"):
+            model.set_params(method=method).fit(X, [0.0, 1.0, 0.0])
+        assert model.certificate_.verdict is not Verdict.CERTIFIED

@@ -7,6 +7,7 @@ import torch
 from sklearn.utils import check_random_state
 from torch import Tensor
 
+from kernelcg.backends import KernelMatrix
 from kernelcg.estimators.data import LARGEST
 from kernelcg.inference.bounds.product_rounding import ProductRounding
 from kernelcg.inference.bounds.rounding import Certified
@@ -87,11 +88,16 @@ def require_kernel(kernel: Kernel, X: Tensor) -> None:
         raise ValueError(f"{kernel!r:.80} gives no usable numbers at its data")
 
 
-def require_mode(f: Tensor, a: Tensor, kernel: Kernel, X: Tensor, drift: Tensor) -> None:
-    """Raise unless f = K a + Hβ at the first rows; (n, C) matrices with a column for each class."""
-    K = kernel(X[:CHECKED_ROWS], X).detach()
-    expected, size = K @ a + drift[:CHECKED_ROWS], K.abs() @ a.abs() + drift[:CHECKED_ROWS].abs()
-    if not bool(((f[:CHECKED_ROWS] - expected).abs() <= CLOSE * size).all()):
+def require_mode(f: Tensor, a: Tensor, K: KernelMatrix, drift: Tensor) -> None:
+    """Raise unless f = K a + Hβ at the first rows, as far as rounding lets that be known.
+
+    f, a and Hβ are (n, C) matrices with a column for each class.
+    """
+    some, root = slice(CHECKED_ROWS), K.diagonal().clamp_min(0).sqrt()
+    expected = K.cross(K.X[some], a, precision=torch.float64) + drift[some]
+    size = root[some, None] * (root @ a.abs()) + drift[some].abs()
+    allowed = CLOSE * size + ProductRounding.of(K).of_cross(K.X[some], a)
+    if not bool(((f[some] - expected).abs() <= allowed).all()):
         raise ValueError("its mode is not the one of its weights")
 
 

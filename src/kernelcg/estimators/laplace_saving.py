@@ -183,7 +183,7 @@ def _posterior(
     require_drift(problem.mean, problem.H, problem.X.shape[1])
     drift = problem.H @ tensors[f"{prefix}.mode.beta"]
     by_class = [value.reshape(len(problem), -1) for value in (f, tensors[f"{prefix}.mode.a"], drift)]
-    require_mode(by_class[0], by_class[1], gp.kernel, problem.X, by_class[2])
+    require_mode(by_class[0], by_class[1], problem.matrix(gp.kernel), by_class[2])
     require_tolerance(header["posterior"]["variance_tolerance"], "variance_tolerance")
     mode = unpacked(Mode, header["mode"], tensors, f"{prefix}.mode", expansion=problem.expansion(gp, f))
     _require_stationary(mode)

@@ -24,6 +24,9 @@ ROOM = 2.2
 """Radius of the ball, in units of the decrement times the widening within it; more than 2 is needed."""
 
 LARGEST_WIDENING, HUGE = 1e6, 1e200
+REACHED = 1e-3
+"""Part of a right-hand side that may be left of a system of the drift which is solved."""
+
 LARGEST_REACH = 600.0
 """Change of f beyond which exponentials overflow."""
 
@@ -258,12 +261,21 @@ class _Surroundings:
         return expansion.half(expansion.half_transposed(V))
 
     def _drift_left(self, step: NewtonStep) -> float:
-        """Return the part of the decrement that Hᵀ(a + δa), which should be 0, accounts for."""
+        """Return the part of the decrement that Hᵀ(a + δa), which should be 0, accounts for.
+
+        Infinite where HᵀRH is singular in float64 and does not reach it: the coefficients may be anywhere. Counts of 0
+        at rows that the drift tells apart from all others, for which no finite ones are best, end there.
+        """
         H = self.problem.H
         if H.shape[1] == 0:
             return 0.0
-        z = H.T @ (self.mode.a + step.da)
-        return math.sqrt(max(float((z * solved_for_drift(H.T @ step.RH, z)).sum()), 0.0))
+        weights, G = self.mode.a + step.da, H.T @ step.RH
+        z = H.T @ weights
+        found = solved_for_drift(G, z)
+        rounded = len(H) * UNIT_ROUNDOFF * (H.abs().T @ weights.abs())
+        if not bool(((z - G @ found).abs() <= REACHED * z.abs().amax() + rounded).all()):
+            return math.inf
+        return math.sqrt(max(float((z * found).sum()), 0.0))
 
     def _by_prior(self, x: Tensor) -> float:
         """Return an upper bound of ‖x‖_K from the entries of x (N, 1)."""
