@@ -1,10 +1,13 @@
 """Mean, covariance and sample paths as functions of x: their values, their gradients, their distribution."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
 
 from kernelcg import GPRegressor
+from kernelcg.errors import ConvergenceWarning
 from kernelcg.kernels import RBF, Linear, Matern
 from kernelcg.randomness import seeded
 
@@ -116,3 +119,19 @@ def test_a_tolerance_that_rounding_does_not_reach_is_no_failure():
     new = torch.tensor([[0.3], [1.7]], dtype=torch.float64)
     _, covariance = model.predict(new.numpy(), return_cov=True, include_noise=False)
     np.testing.assert_allclose(model.differentiable().covariance(new).numpy(), covariance, rtol=1e-8, atol=1e-12)
+
+
+def test_covariances_are_as_exact_as_those_of_predict_whatever_the_tolerance():
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 5, size=(64, 2)).astype(float)  # many rows twice
+    model = GPRegressor(
+        Matern([2.0, 4.0], 0.4), noise=1e-6, rtol=0.01, optimizer=None, method="iterative", preconditioner="jacobi"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a large tolerance may leave the mean uncertain
+        model.fit(X, np.sin(X[:, 0]))
+    new = X[:3] + [[0.0], [0.1], [0.3]]
+    _, covariance = model.predict(new, return_cov=True, include_noise=False)
+    size = np.sqrt(np.diag(covariance))
+    found = model.differentiable().covariance(torch.from_numpy(new)).numpy()
+    np.testing.assert_allclose(found / np.outer(size, size), covariance / np.outer(size, size), atol=0.02)

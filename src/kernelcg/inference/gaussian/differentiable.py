@@ -8,6 +8,8 @@ import torch
 from torch import Generator, Tensor
 
 from kernelcg.backends.rounding import origin_of
+from kernelcg.errors import SolveFailed
+from kernelcg.inference.gaussian.brackets import prior_at, tightened
 from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.inference.learning.criterion_value import drift_coefficients, generalised_least_squares
 from kernelcg.randomness import child, normal
@@ -54,7 +56,7 @@ class DifferentiablePosterior:
         """Return (..., t, t) the covariance of the latent values or, with ``noisy``, of new observations."""
         flat, t = self._flat(X), X.shape[-2]
         K = self._cross(flat)  # (b t, n)
-        V, R = self._solved(K)
+        V, R = self._solved(flat, K)
         prior = self._prior(flat.reshape(-1, t, X.shape[-1]))  # (b, t, t)
         K_b, V_b, R_b = (M.reshape(-1, t, M.shape[1]) for M in (K, V, R))
         explained = K_b @ V_b.mT
@@ -113,12 +115,16 @@ class DifferentiablePosterior:
             return kernel.diagonal(X[:, 0])[:, None, None]
         return torch.stack([kernel(self._seen(group), self._seen(group)) for group in X])
 
-    def _solved(self, K: Tensor) -> tuple[Tensor, Tensor]:
-        """Return V = A⁻¹k and k − AV for each row of K, not differentiated."""
+    def _solved(self, X: Tensor, K: Tensor) -> tuple[Tensor, Tensor]:
+        """Return V = A⁻¹k and k − AV for each row of K, not differentiated, as exact as variances of `predict` are."""
+        posterior = self.posterior
         with torch.no_grad():
-            B = K.detach().T.contiguous()
-            V = self._inverse(B)
-            return V.T, (B - self.posterior.problem.system(self.posterior.gp) @ V).T
+            B, prior = K.detach().T.contiguous(), prior_at(posterior, X.detach())
+            noise = posterior.visible_noise(prior, latent=True)
+            found, status = tightened(posterior, B, prior, noise=noise, start=self._inverse(B))
+        if status not in (Status.CONVERGED, Status.PRECISION_EXHAUSTED):
+            raise SolveFailed(f"the covariance at {len(X)} points: {status.value}")
+        return found.X.T, found.R.T
 
     def _inverse(self, B: Tensor) -> Tensor:
         """Return A⁻¹B, up to the tolerance or up to rounding, or raise `SolveFailed`."""
