@@ -8,6 +8,7 @@ import torch
 from conftest import native_or_skip
 from strategies import DTYPES, normal
 
+from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.kernels import RBF, Matern
 
 SIZES = [1, 2, 7, 33, 64, 131, 257, 600, 1023, 1500, 3000]
@@ -97,3 +98,25 @@ def test_the_same_while_other_processes_are_busy(with_threads):
         assert same_bits(lambda backend, k=k: products(backend, 3000, k, "float32"), with_threads, repeats=5)
     assert same_bits(lambda backend: gradients(backend, 1500, 5, "float32"), with_threads, repeats=5)
     assert same_bits(lambda backend: local_factors(backend, 1500, 5, 7), with_threads, repeats=5)
+
+
+def test_where_memory_is_short_fewer_threads_work_and_no_bit_changes(precision):
+    """Columns are divided alike on every machine, and many threads are no reason to refuse."""
+    X, V = normal(1500, 3, 1), normal(1500, 24, 2)
+
+    def found(memory, threads):
+        backend = native_or_skip(memory, threads=threads)
+        try:
+            return backend.bind(RBF(1.0), X).product(V, precision=DTYPES[precision])
+        except MemoryBudgetExceeded:
+            return None
+
+    outcomes = set()
+    for memory in range(400_000, 8_000_000, 400_000):
+        alone = found(memory, 1)
+        outcomes.add(alone is None)
+        for threads in (2, 9, 40):
+            together = found(memory, threads)
+            assert (together is None) == (alone is None), (memory, threads)
+            assert alone is None or torch.equal(together, alone)
+    assert outcomes == {True, False}

@@ -23,7 +23,7 @@ except ImportError as error:
     _native, _import_error = None, str(error)
 
 USUAL_THREADS = 8
-"""Threads whose work space is reckoned with at least: columns are divided alike on machines of up to so many."""
+"""Threads whose work space decides how columns are divided, on every machine; where it is short, fewer threads work."""
 
 MATERN_PROFILES = {0.5: 1, 1.5: 2, 2.5: 3}
 
@@ -104,10 +104,11 @@ class Native(Backend):
         profile = 0 if isinstance(kernel, RBF) else MATERN_PROFILES[kernel.nu]
         return NativeMatrix(kernel, points, self, points.panels, factors, kernel.variance.item(), profile)
 
-    def how(self) -> tuple[int, int]:
-        """Return the threads and the number of the instruction set that the next call uses."""
+    def how(self, most: int | None = None) -> tuple[int, int]:
+        """Return the threads, at most so many, and the number of the instruction set that the next call uses."""
         threads = self.threads or allowed()
-        return threads, _native.best_level() if self.level is None else list(levels()).index(self.level)
+        level = _native.best_level() if self.level is None else list(levels()).index(self.level)
+        return threads if most is None else min(threads, most), level
 
     # the compiled code, for points whose kernel is told by the number of its profile
 
@@ -115,9 +116,9 @@ class Native(Backend):
         """Return rows of numbers, or of words, in the order in which the compiled code reads them."""
         return _native.Panels(rows.contiguous(), *self.how())
 
-    def multiply(self, A: Any, B: Any, V: Tensor, out: Tensor, profile: int) -> None:
-        """Write K(A, B) V into ``out``, (n, k) in float64; B = None is A."""
-        _native.product(A, B, V, out, profile, *self.how())
+    def multiply(self, A: Any, B: Any, V: Tensor, out: Tensor, profile: int, threads: int) -> None:
+        """Write K(A, B) V into ``out``, (n, k) in float64, with so many threads; B = None is A."""
+        _native.product(A, B, V, out, profile, *self.how(threads))
 
     def entries(self, A: Tensor, B: Tensor, profile: int) -> Tensor:
         """Return K(A, B) for rows that are not packed."""
@@ -129,13 +130,21 @@ class Native(Backend):
         """Return the bytes that `multiply` allocates."""
         return _native.workspace_bytes(n, m, d, k, itemsize, threads, symmetric)
 
-    def slices(self, needed: Callable[[int, int], int], k: int, budget: int, what: str) -> Iterator[slice]:
-        """Yield slices of k columns for which ``needed(columns, threads)`` bytes fit; raise at once if none does."""
-        size, own = max(k, 1), self.how()[0]
-        while size > 1 and needed(size, max(own, USUAL_THREADS)) > budget:
+    def slices(self, needed: Callable[[int, int], int], k: int, budget: int, what: str) -> tuple[int, Iterator[slice]]:
+        """Return threads, and slices of k columns, for which ``needed(columns, threads)`` bytes fit, or raise."""
+        size = max(k, 1)
+        while size > 1 and needed(size, USUAL_THREADS) > budget:
             size = (size + 1) // 2
-        require_memory(needed(size, own), budget, what)
-        return (slice(start, min(start + size, k)) for start in range(0, k, size))
+        threads = self.affordable(lambda count: needed(size, count), budget, what)
+        return threads, (slice(start, min(start + size, k)) for start in range(0, k, size))
+
+    def affordable(self, needed: Callable[[int], int], budget: int, what: str) -> int:
+        """Return as many threads, of those that may be used, as ``needed(threads)`` bytes allow; raise if none is."""
+        threads, _ = self.how()
+        while threads > 1 and needed(threads) > budget:
+            threads -= 1
+        require_memory(needed(threads), budget, what)
+        return threads
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +209,7 @@ class NativeMatrix(KernelMatrix):
     def _product(self, V: Tensor, dtype: torch.dtype, points: Tensor | None = None) -> Tensor:
         """Return K V, or K(points, X) V if there are points, a few columns at a time."""
         n, symmetric = len(self) if points is None else len(points), points is None
-        chunks = self._chunks(_native.workspace_bytes, n, len(self), V.shape[1], dtype, symmetric=symmetric)
+        threads, chunks = self._chunks(_native.workspace_bytes, n, len(self), V.shape[1], dtype, symmetric=symmetric)
         A, B = self._panels(dtype), None
         if points is not None:
             A, B = self._packed(points.detach().double() - self.points.centre, dtype), A
@@ -208,7 +217,7 @@ class NativeMatrix(KernelMatrix):
         result = torch.empty(A.rows, V.shape[1], dtype=torch.float64)
         for some in chunks:
             out = torch.empty(A.rows, some.stop - some.start, dtype=torch.float64)
-            _native.product(A, B, columns[:, some].contiguous(), out, self.profile, *self.native.how())
+            _native.product(A, B, columns[:, some].contiguous(), out, self.profile, *self.native.how(threads))
             result[:, some] = out
         return result.mul_(scale * self.variance).to(V.dtype)
 
@@ -223,9 +232,10 @@ class NativeMatrix(KernelMatrix):
         A, B = self._panels(dtype), other._panels(dtype)  # type: ignore[attr-defined]
         (v, v_scale), (w, w_scale) = rounded_columns(V, dtype), rounded_columns(W, dtype)
         across, down = (torch.empty(each.rows, V.shape[1], dtype=torch.float64) for each in (A, B))
-        for some in self._chunks(_workspace_both_ways, A.rows, B.rows, V.shape[1], dtype, symmetric=False):
+        threads, chunks = self._chunks(_workspace_both_ways, A.rows, B.rows, V.shape[1], dtype, symmetric=False)
+        for some in chunks:
             parts = [each[:, some].contiguous() for each in (v, w, across, down)]
-            _native.product_both_ways(A, B, *parts, self.profile, *self.native.how())
+            _native.product_both_ways(A, B, *parts, self.profile, *self.native.how(threads))
             across[:, some], down[:, some] = parts[2:]
         return (across * (v_scale * self.variance)).to(V.dtype), (down * (w_scale * self.variance)).to(W.dtype)
 
@@ -242,17 +252,17 @@ class NativeMatrix(KernelMatrix):
 
     def _weighted(self, B: Any, left: Tensor, right: Tensor, weights: Tensor | None, dtype: torch.dtype) -> Tensor:
         """Return the gradient of the sum with K between X and the points in the panels B, X itself for None."""
-        chunks = self._chunks(
+        threads, chunks = self._chunks(
             _native.gradient_workspace_bytes, len(self), len(right), left.shape[1], dtype, symmetric=B is None
         )
-        A = self._panels(dtype)
+        A, how = self._panels(dtype), self.native.how(threads)
         left, right, factor = rounded_pairs(left, right, dtype)
         per_dimension = self.kernel.lengthscale.numel() > 1  # type: ignore[attr-defined]
         total = torch.zeros(1 + (A.features if per_dimension else 1), dtype=torch.float64)
         C = None if weights is None else weights.to(dtype).contiguous()
         for some in chunks:
             L, R, out = left[:, some].contiguous(), right[:, some].contiguous(), torch.empty_like(total)
-            _native.gradient(A, B, L, R, C, 1 / float(factor), out, per_dimension, self.profile, *self.native.how())
+            _native.gradient(A, B, L, R, C, 1 / float(factor), out, per_dimension, self.profile, *how)
             total, C = total + out, None  # the weights count once
         return total.roll(-1) * (factor * self.variance)
 
@@ -270,10 +280,13 @@ class NativeMatrix(KernelMatrix):
 
     def _local_factors(self, neighbours: Tensor, F: Tensor | None, scale: Tensor | None, diagonal: Tensor) -> Tensor:
         (n, q), m, A = neighbours.shape, 0 if F is None else F.shape[1], self.scaled
-        work = _native.local_factors_workspace_bytes(n, A.shape[1], q, m, self.native.how()[0])
         copied = sum(8 * value.numel() for value in (neighbours, F) if value is not None and not value.is_contiguous())
-        needed = work + copied + self._copies(n, n, 0) + 16 * n
-        require_memory(needed, self.budget(), f"local factors of neighbourhoods of {q + 1} points")
+        held = copied + self._copies(n, n, 0) + 16 * n
+
+        def needed(threads: int) -> int:
+            return held + int(_native.local_factors_workspace_bytes(n, A.shape[1], q, m, threads))
+
+        threads = self.native.affordable(needed, self.budget(), f"local factors of neighbourhoods of {q + 1} points")
         result = A.new_empty(n, q + 1)
         _native.local_factors(
             A,
@@ -284,7 +297,7 @@ class NativeMatrix(KernelMatrix):
             result,
             self.variance,
             self.profile,
-            *self.native.how(),
+            *self.native.how(threads),
         )
         return result
 
@@ -303,8 +316,8 @@ class NativeMatrix(KernelMatrix):
 
     def _chunks(
         self, workspace: Callable[..., int], n: int, m: int, k: int, dtype: torch.dtype, *, symmetric: bool
-    ) -> Iterator[slice]:
-        """Yield slices of the k columns whose work space fits the budget; raise at once if not even one does."""
+    ) -> tuple[int, Iterator[slice]]:
+        """Return threads, and slices of the k columns, whose work space fits the budget; raise if there are none."""
         d, kept = self.X.shape[1], (n,) if symmetric else (n, m)
         packed = sum(_native.panels_bytes(rows, d, each) for rows in kept for each in (8, dtype.itemsize))
 

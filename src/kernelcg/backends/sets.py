@@ -146,13 +146,16 @@ class SetsMatrix(KernelMatrix):
         """Return K(A, B) V, a few columns at a time."""
         columns, scale = rounded_columns(V, dtype)
         result = torch.empty(n, V.shape[1], dtype=torch.float64)
-        for some in self._slices(A, n, len(V), V.shape[1], dtype, symmetric=B is None):
+        threads, slices = self._slices(A, n, len(V), V.shape[1], dtype, symmetric=B is None)
+        for some in slices:
             out = torch.empty(n, some.stop - some.start, dtype=torch.float64)
-            self.native.multiply(A, B, columns[:, some].contiguous(), out, PROFILE)
+            self.native.multiply(A, B, columns[:, some].contiguous(), out, PROFILE, threads)
             result[:, some] = out
         return result.mul_(scale * self.variance).to(V.dtype)
 
-    def _slices(self, A: Any, n: int, m: int, k: int, dtype: torch.dtype, *, symmetric: bool) -> Iterator[slice]:
+    def _slices(
+        self, A: Any, n: int, m: int, k: int, dtype: torch.dtype, *, symmetric: bool
+    ) -> tuple[int, Iterator[slice]]:
         packed = (1 if symmetric else 2) * 2 * (n + m) * A.features * dtype.itemsize
 
         def needed(size: int, threads: int) -> int:
