@@ -10,11 +10,6 @@ UNKNOWN = 8 * 2**30
 """Bytes that are assumed where the system does not say what it has."""
 
 
-FOR_PRECONDITIONER, FOR_BOUND, FOR_COLUMNS = 0.4, 0.2, 0.25
-"""Usual parts of a budget for what exists at the same time: a preconditioner while it is made, the low-rank bound of a
-certificate, the columns of a block that is solved for. The rest is for products and data. A plan may have others."""
-
-
 def require_memory(needed: int, budget: int, what: str) -> None:
     """Raise `MemoryBudgetExceeded` before anything is allocated that would not fit."""
     if needed > budget:

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
-from kernelcg.backends.memory import FOR_BOUND, FOR_PRECONDITIONER
 from kernelcg.kernels.long_double import AFFORDABLE_OPERATIONS, operations_of_product
 from kernelcg.planning.costs import Costs, stored_product
 from kernelcg.planning.plan import Family, Method, Precision, Storage
-from kernelcg.planning.ranks import LEAST_RANK, bound_rank
+from kernelcg.planning.ranks import Sizes
 from kernelcg.planning.workload import Options, Resources, Workload
 from kernelcg.solvers.direct import IN_PLACE_ROWS
 
@@ -185,7 +184,7 @@ class Expectations:
             )
         newton = NEWTON_STEPS * self.iterations() * self._iteration(rows, self.work.values) if laplace else 0.0
         gradient = price.gradient(profile, rows, d, self._block())
-        probes = BOUNDS * self._low_rank(rows, LEAST_RANK)
+        probes = BOUNDS * self._low_rank(rows, self._sizes.bound_rank)
         return newton + self._solve(rows) + gradient + probes + ESTIMATION_OVERHEAD + step
 
     def _information(self, rows: int) -> float:
@@ -208,7 +207,7 @@ class Expectations:
             return (1 + IN_VAIN) * steps * self._direct_solve(rows) + ESTIMATION_OVERHEAD
         certificate = 0.5 * iterations * self._iteration(rows, max(self.options.probes, 2))
         solve = steps * iterations * self._iteration(rows, self.work.columns * self.work.values)
-        bound = self._low_rank(rows, bound_rank(rows, FOR_BOUND * self.resources.budget))
+        bound = self._low_rank(rows, self._sizes.rank_of_bound(rows, self.resources.budget))
         return self._building(rows) + solve + certificate + bound
 
     def _solve(self, rows: int) -> float:
@@ -249,7 +248,7 @@ class Expectations:
     def _iteration(self, rows: int, k: int) -> float:
         pricing, stored = self.resources.pricing, self.storage(rows) is Storage.STORED
         costs = pricing.costs(rows, self.work.features, k, self._dtype(), stored=stored)
-        return costs.iteration(LEAST_RANK, 30) + ITERATION_OVERHEAD * pricing.profile.step
+        return costs.iteration(self._sizes.bound_rank, 30) + ITERATION_OVERHEAD * pricing.profile.step
 
     def _dtype(self) -> torch.dtype:
         """Return the precision that most products have: Newton's method works in float64, other solves as asked."""
@@ -257,7 +256,7 @@ class Expectations:
         return torch.float64 if double else torch.float32
 
     def _building(self, rows: int) -> float:
-        return self._low_rank(rows, LEAST_RANK) + self._costs(rows).local(LEAST_RANK, 30)
+        return self._low_rank(rows, self._sizes.bound_rank) + self._costs(rows).local(self._sizes.bound_rank, 30)
 
     def _low_rank(self, rows: int, rank: int) -> float:
         return self._costs(rows).low_rank(min(rank, rows))
@@ -267,6 +266,10 @@ class Expectations:
 
     def _block(self) -> int:
         return (self.work.columns + self.options.probes) * self.work.values
+
+    @property
+    def _sizes(self) -> Sizes:
+        return self.resources.pricing.sizes
 
     def _own_kernel(self) -> float:
         return OWN_KERNEL_SECONDS if self._has_own_formula() else 0.0
@@ -299,7 +302,9 @@ class Expectations:
             (self._block(), self.iterations()) if learning else (self.work.columns, CONDITIONING * self.iterations())
         )
         if self._factorises(rows, *solve):
-            return int(held + (SOLVE_MATRICES + systems - 1) * 8 * N**2 + self._bound_bytes(rows, LEAST_RANK))
+            return int(
+                held + (SOLVE_MATRICES + systems - 1) * 8 * N**2 + self._bound_bytes(rows, self._sizes.bound_rank)
+            )
         held += 8 * rows**2 if storage is Storage.STORED else 0
         return int(held + self._bytes_of_iterating(rows, max(self.resources.budget - held, 0), learning=learning))
 
@@ -318,10 +323,10 @@ class Expectations:
         usual = RANK_OF_FEW_FEATURES if self.work.features <= FEW_FEATURES else USUAL_RANK
         rank = min(int(usual * max(1.0, rows / ROWS_OF_USUAL_RANK)), rows)
         numbers = RANK_BLOCKS * rank + NUMBERS_PER_NEIGHBOUR * (USUAL_NEIGHBOURS + 1)
-        making = min(systems * 8 * rows * numbers, FOR_PRECONDITIONER * left)
-        most = bound_rank(rows, FOR_BOUND * left / systems)
+        making = min(systems * 8 * rows * numbers, self._sizes.for_preconditioner * left)
+        most = self._sizes.rank_of_bound(rows, left / systems)
         if learning:
-            return making + HELD_BLOCKS / BOUND_BLOCKS * self._bound_bytes(rows, min(LEAST_RANK, most))
+            return making + HELD_BLOCKS / BOUND_BLOCKS * self._bound_bytes(rows, min(self._sizes.bound_rank, most))
         return max(making, HELD_BLOCKS / RANK_BLOCKS * making + self._bound_bytes(rows, most))
 
     def _bound_bytes(self, rows: int, rank: int) -> float:

@@ -3,11 +3,6 @@
 import math
 from dataclasses import dataclass
 
-from kernelcg.backends.memory import FOR_BOUND, FOR_COLUMNS, FOR_PRECONDITIONER
-
-LEAST_RANK, RANK_WORK = 256, 4e9
-"""Usual `Sizes.bound_rank` and `Sizes.bound_work`."""
-
 BLOCKS = 6
 """Blocks of n × m numbers that exist together while Woodbury's form of the bound is made."""
 
@@ -37,16 +32,16 @@ class Sizes:
     first_rank: int = 64
     neighbours: tuple[int, ...] = (0, 30, 60)
     columns: int = 128
-    bound_rank: int = LEAST_RANK
-    bound_work: float = RANK_WORK
+    bound_rank: int = 256
+    bound_work: float = 4e9
     newton_work: float = 1e9
     class_work: float = 2e10
     covariance_work: float = 2e11
     newton_neighbours: int = 30
     rank_beside_neighbours: int = 128
-    for_preconditioner: float = FOR_PRECONDITIONER
-    for_bound: float = FOR_BOUND
-    for_columns: float = FOR_COLUMNS
+    for_preconditioner: float = 0.4
+    for_bound: float = 0.2
+    for_columns: float = 0.25
 
     def __post_init__(self) -> None:
         counts = (self.first_rank, self.columns, self.bound_rank, self.newton_neighbours, self.rank_beside_neighbours)
@@ -78,8 +73,3 @@ class Sizes:
         """Return a rank m of P ⪯ A that is cheap beside everything else, and fits its part of the memory."""
         cheap = max(self.bound_rank, math.isqrt(int(self.bound_work / n)))
         return min(cheap, n, max(int(self.for_bound * memory / (8 * n * BLOCKS)), 1))
-
-
-def bound_rank(n: int, budget: float) -> int:
-    """Return the usual rank of P ⪯ A whose part of the memory is this budget."""
-    return Sizes(for_bound=1.0).rank_of_bound(n, budget)
