@@ -97,7 +97,8 @@ class GPClassifier(ClassAnswers):
     device : "auto", "cpu", "cuda", ...
     dtype : precision of products with K in iterative work: "float64", "float32", or "auto", float32 where its rounding
         stays harmless. Residuals are recomputed in float64 always
-    memory : bytes, or words such as "4GB", that an operation may take; None means half of the machine's
+    memory : bytes, or words such as "4GB", by which the process may grow in `fit` and in `predict`; what does not fit
+        is refused before it is allocated. None means half of what the machine or container has
     n_jobs : threads of the products; None means all
     cluster : None, or where a Dask cluster does the products (extra ``kernelcg[cluster]``): a `distributed.Client`, the
         address of a scheduler, or "local" for processes on this machine that end with the fit. The same seed gives the
