@@ -117,7 +117,7 @@ def solve(
     'CONVERGED'
     """
     source = generator or seeded(0)
-    with working(A.backend.threads):
+    with working(A.backend.threads if isinstance(A, KernelPlusDiagonal) else None):  # other matrices say so below
         if isinstance(preconditioner, str) and preconditioner == "auto":
             return solve_automatically(A, B, start, stopping, callback, source, memory)[0]
         P = recipe(preconditioner) if isinstance(preconditioner, str) else preconditioner
