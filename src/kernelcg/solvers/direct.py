@@ -51,6 +51,10 @@ class CholeskyFactor:
 
     The factor of more than `IN_PLACE_ROWS` rows takes the place of the argument, which must not be used any more.
 
+    Parameters
+    ----------
+    P : (n, n) symmetric positive definite
+
     Examples
     --------
     >>> import torch
