@@ -130,7 +130,7 @@ def test_covariances_are_as_exact_as_those_of_predict_whatever_the_tolerance():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # a large tolerance may leave the mean uncertain
         model.fit(X, np.sin(X[:, 0]))
-    new = X[:3] + [[0.0], [0.1], [0.3]]
+    new = X[:3] + np.array([[0.0], [0.1], [0.3]])
     _, covariance = model.predict(new, return_cov=True, include_noise=False)
     size = np.sqrt(np.diag(covariance))
     found = model.differentiable().covariance(torch.from_numpy(new)).numpy()
