@@ -3,8 +3,6 @@
 import os
 import pickle
 import signal
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -18,6 +16,7 @@ from strategies import DTYPES, KERNELS, normal
 from kernelcg import backends
 from kernelcg.backends.dask import BLOCK_GROWTH, LEAST_BLOCK
 from kernelcg.backends.file_rows import FileRows
+from kernelcg.backends.references import Reference
 from kernelcg.errors import ClusterFailed
 from kernelcg.kernels import RBF, Kernel, Matern
 from kernelcg.kernels.distances import squared_distances
@@ -93,6 +92,40 @@ def test_entries_weights_and_local_factors_are_those_of_this_process(backend):
     assert torch.equal(K.local_factors(neighbours, None, None, D), here.local_factors(neighbours, None, None, D))
 
 
+@pytest.mark.parametrize(("features", "count"), [(2, 8), (20, 8), (3, 1100)], ids=["tree", "pairs", "most"])
+def test_neighbourhoods_by_workers(backend, features, count):
+    """Points beyond 512 are looked up in levels, by trees up to 15 features."""
+    X = normal(1300, features, 1)
+    X[7] = X[900]
+    kernel, order = Matern(1.0), torch.randperm(1300, generator=torch.Generator().manual_seed(0))
+    K, here = backend.bind(kernel, X), backends.default().bind(kernel, X)
+    neighbours = here.neighbours(order, count)
+    assert torch.equal(K.neighbours(order, count), neighbours)
+    some, scale, D = neighbours[:, :8].contiguous(), normal(1300, 1, 4)[:, 0].exp(), torch.full((1300,), 0.1).double()
+    F = 0.3 * here.block(None, torch.arange(3))
+    assert torch.equal(K.local_factors(some, F, scale, D), here.local_factors(some, F, scale, D))
+
+
+def test_neighbourhoods_while_a_worker_is_lost(client, backend):
+    X, order = normal(ROWS, 2, 1), torch.arange(ROWS)
+    K = backend.bind(RBF(1.0), X)
+    D = torch.full((ROWS,), 0.1, dtype=torch.float64)
+    neighbours = K.neighbours(order, 5)
+    factors = K.local_factors(neighbours, None, None, D)
+    os.kill(pids(client)[0], signal.SIGKILL)
+    assert torch.equal(K.neighbours(order, 5), neighbours)
+    assert torch.equal(K.local_factors(neighbours, None, None, D), factors)
+    client.wait_for_workers(2, timeout=PATIENCE)
+
+
+def test_columns_of_many_features_by_workers(backend, monkeypatch):
+    X, some = normal(ROWS, 60, 1), torch.tensor([3, 399, 3])
+    K, here = backend.bind(Matern(5.0), X), backends.default().bind(Matern(5.0), X)
+    monkeypatch.setattr(type(K), "_at", None)  # nothing is computed here
+    for dtype in DTYPES.values():
+        assert torch.equal(K.block(None, some, precision=dtype), here.block(None, some, precision=dtype))
+
+
 def test_entries_of_many_features_in_little_memory(client):
     X = normal(ROWS, 200, 1)
     little = backends.Dask(300_000, client=client, block_rows=BLOCK)
@@ -161,6 +194,7 @@ def test_a_file_that_workers_do_not_see_is_named(backend, in_file):
         (replace(source, path="/nowhere/X.npy"), "cannot read /nowhere/X.npy"),
         (replace(source, offset=10**6), "has become shorter"),
     ):
+        misled = replace(backend, reference=replace(known, source=wrong))
         with pytest.raises(ClusterFailed, match=words):
             replace(backend, source=wrong).bind(RBF(1.0), torch.from_numpy(mapped)).product(normal(ROWS, 1))
 
@@ -270,32 +304,6 @@ def test_without_workers_it_gives_up(client, backend):
     finally:
         resized(client, 2)
     assert torch.equal(K.product(V), undisturbed)
-
-
-def test_a_scheduler_that_is_lost(tmp_path):
-    from distributed import Client
-
-    file = tmp_path / "scheduler.json"
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0"]
-    scheduler = subprocess.Popen([*command, "--no-dashboard", "--scheduler-file", str(file)], **quiet)
-    command = [sys.executable, "-m", "distributed.cli.dask_worker", "--scheduler-file", str(file), "--no-nanny"]
-    worker = subprocess.Popen([*command, "--nthreads", "1", "--no-dashboard", "--host", "127.0.0.2"], **quiet)
-    client = Client(scheduler_file=str(file), set_as_default=False, timeout="60s")
-    try:
-        X, V = normal(ROWS, 2, 1), normal(ROWS, 1, 2)
-        K = backends.Dask(client=client, block_rows=BLOCK).bind(RBF(1.0), X)
-        found = K.product(V)
-        scheduler.kill()
-        scheduler.wait()
-        with pytest.raises(ClusterFailed, match="the cluster was lost"):
-            K.product(V)
-    finally:
-        client.close()
-        for process in (scheduler, worker):
-            process.kill()
-            process.wait()
-    assert torch.allclose(K.product(V), found, rtol=1e-12, atol=1e-12), "in this process, once the connection is closed"
 
 
 class Broken(RBF):

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import kernelcg
+from kernelcg.backends import dask as dask_backend
+from kernelcg.backends.cluster import Cluster
 from kernelcg.comparison import Comparison, plotting, table
 from kernelcg.comparison.data import standardised
 from kernelcg.comparison.harness import Evaluation, Run
@@ -264,3 +266,22 @@ def test_the_core_and_the_comparison_need_no_matplotlib_until_a_picture_is_drawn
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "pip install 'kernelcg[plot]'" in told
+
+
+def test_on_a_cluster(client, monkeypatch):
+    """Products are those of the workers; the results are the same but for rounding and the time that is left."""
+    monkeypatch.setattr(dask_backend, "LEAST_BLOCK", 40)
+    monkeypatch.setattr(dask_backend, "BLOCK_GROWTH", 1.0)
+    sent = []
+    monkeypatch.setattr(
+        Cluster,
+        "map",
+        lambda self, task, *arguments, map=Cluster.map, **same: (
+            sent.append(task.__name__) or map(self, task, *arguments, **same)
+        ),
+    )
+    found = kernelcg.compare(X, Y, methods=["PCG"], budget=2, points=2, cluster=client, preconditioners=False)
+    assert "product_of_tile" in sent
+    assert found.table()[0]["error"] < 0.5
+    with pytest.raises(ValueError, match="cluster must be None"):
+        kernelcg.compare(X, Y, cluster=3)

@@ -140,7 +140,7 @@ class KernelMatrix(ABC):
 
         Near means strongly correlated: distances are those of `Kernel.coordinates`.
         """
-        return earlier_neighbours(self.kernel.coordinates(self.X.double()), order, count, self.budget())
+        return self._neighbours(order, count)
 
     def diagonal(self) -> Tensor:
         """Return the diagonal of K in float64."""
@@ -180,6 +180,10 @@ class KernelMatrix(ABC):
         return self.joined(other.X)._gradient(padded, right, slice(len(self), None), None, dtype)
 
     # what a backend computes
+
+    def _neighbours(self, order: Tensor, count: int) -> Tensor:
+        """Return the rows that `neighbours` describes."""
+        return earlier_neighbours(self.kernel.coordinates(self.X.double()), order, count, self.budget())
 
     @abstractmethod
     def _product(self, V: Tensor, dtype: torch.dtype) -> Tensor:

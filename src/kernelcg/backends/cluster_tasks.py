@@ -9,15 +9,19 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.spatial import KDTree
 from torch import Tensor
 
 from kernelcg.backends.base import Points
 from kernelcg.backends.file_rows import FileRows
+from kernelcg.backends.neighbours import Piece as Ranks
+from kernelcg.backends.neighbours import Search
 from kernelcg.backends.registry import default
 from kernelcg.backends.rounding import rounded_columns
 from kernelcg.kernels import Kernel
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 Piece = Sequence[tuple[Floats, ...]]
 """Rows of one or two matrices, for each of several blocks: small blocks travel together."""
@@ -78,6 +82,11 @@ def _multiplied(K: Tensor, V: Floats) -> Floats:
     return _array((K @ columns).double() * scale)
 
 
+def columns_of(rows: Points, few: Points, kernel: Kernel, dtype: torch.dtype) -> Floats:
+    """Return K(rows, few), which is sent to the process that asks."""
+    return _array(few.bind(kernel).cross_block(rows.X, precision=dtype))
+
+
 def product_of_points(points: Floats, columns: Points, V: Place, kernel: Kernel, dtype: torch.dtype) -> Floats:
     """Return K(points, columns) V."""
     K, (own,) = columns.bind(kernel), _found(V)
@@ -118,6 +127,53 @@ def gradient_of_columns(
     """Return ∂/∂θ Σ_j left_jᵀ K(rows, columns) right_j."""
     K, (own,) = rows.bind(kernel), _found(left)
     return _array(K._gradient_between(columns.bind(kernel), _like(own, K.X), _like(right, K.X), dtype))
+
+
+# neighbourhoods
+
+
+def coordinates_of(rows: Points, kernel: Kernel) -> Floats:
+    """Return the coordinates of some rows in which close means strongly correlated."""
+    return _array(kernel.coordinates(rows.X.double()))
+
+
+def search_in(coordinates: Sequence[Floats], order: Integers, count: int, budget: int) -> Search:
+    """Return the search for earlier neighbours among the points of all blocks."""
+    return Search.of(_tensor(np.concatenate(coordinates)), torch.from_numpy(np.array(order)), count, budget)
+
+
+def tree_in(search: Search, stop: int) -> KDTree | None:
+    """Return the tree of the points up to the end of a level."""
+    return search.tree(stop)
+
+
+def looked_up(search: Search, first: int, last: int, stop: int, tree: KDTree | None) -> Integers:
+    """Return the ranks of the nearest earlier neighbours of some points of a level."""
+    return search.look_up(Ranks(first, last, stop), tree).numpy()
+
+
+def close_together(coordinates: Sequence[Floats]) -> Integers:
+    """Return the numbers of all rows in an order in which most rows are near to those just before and after them."""
+    points = np.concatenate(coordinates)
+    found: Integers = KDTree(points).indices if points.shape[1] else np.arange(len(points))
+    return found
+
+
+def local_factors_of(
+    rows: Floats,
+    neighbours: Integers,
+    F: Floats | None,
+    scale: Floats | None,
+    diagonal: Floats,
+    wanted: Integers,
+    kernel: Kernel,
+    centre: Tensor,
+) -> Floats:
+    """Return some of the local factors, from the rows that they depend on."""
+    K = placed(rows, centre).bind(kernel)
+    own, places = (torch.from_numpy(np.array(one)).to(K.device) for one in (neighbours, wanted))
+    F_there, scale_there = (None if one is None else _like(one, K.X) for one in (F, scale))
+    return _array(K.local_factors(own, F_there, scale_there, _like(diagonal, K.X))[places])
 
 
 def _found(place: Place) -> tuple[Floats, ...]:

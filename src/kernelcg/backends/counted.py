@@ -54,6 +54,9 @@ class CountedMatrix(KernelMatrix):
         self._count(left.shape[1] + (0 if weights is None else len(weights)), len(left) * len(right))
         return self.base._gradient(left, right, columns, weights, dtype)
 
+    def _neighbours(self, order: Tensor, count: int) -> Tensor:
+        return self.base._neighbours(order, count)
+
     def _local_factors(self, neighbours: Tensor, F: Tensor | None, scale: Tensor | None, diagonal: Tensor) -> Tensor:
         self._count(1, len(self) * (neighbours.shape[1] + 1) ** 2)
         return self.base._local_factors(neighbours, F, scale, diagonal)

@@ -16,6 +16,7 @@ from kernelcg.backends import cluster_tasks as tasks
 from kernelcg.backends.base import Backend, KernelMatrix, Points, Rows, rows_of
 from kernelcg.backends.checks import chosen_precision
 from kernelcg.backends.cluster import Cluster, missing
+from kernelcg.backends.cluster_neighbourhoods import local_factors_by_workers, neighbours_by_workers
 from kernelcg.backends.file_rows import FileRows
 from kernelcg.backends.memory import require_memory
 from kernelcg.backends.registry import default
@@ -36,6 +37,9 @@ STORED_SHARE = 0.5
 ROW_COPIES = 16
 """Numbers of each feature and row that may exist while entries are computed here, work space included."""
 
+MANY_FEATURES = 50
+"""Features from which on an entry of K takes longer to compute than to send."""
+
 PIECE_BYTES = 4_000_000
 """Bytes that are sent at once, where there are so many: smaller pieces cost more time for their number."""
 
@@ -53,8 +57,8 @@ class Dask(Backend):
 
     The rows are cut into blocks whose number depends on n alone, and what workers return is added in the order of
     the blocks: results have the same bits whatever the number of workers and whichever of them is lost, as long as all
-    workers have the same kind of processor. Fewer rows than a block are treated here. So are single entries of K, which
-    take less time to compute than to send. Once the connection is closed, everything is done here.
+    workers have the same kind of processor. Fewer rows than a block are treated here. So are single entries of K of few
+    features, which take less time to compute than to send. Once the connection is closed, everything is done here.
 
     Parameters
     ----------
@@ -154,6 +158,11 @@ class DaskPoints(Points):
         """Return the rows of each block."""
         return self.dask.slices(len(self.X))
 
+    @property
+    def size(self) -> int:
+        """Return the rows of the largest block."""
+        return max(some.stop - some.start for some in self.slices)
+
     @cached_property
     def here(self) -> Points:
         """Return the same data for work in this process."""
@@ -252,8 +261,7 @@ class DaskMatrix(KernelMatrix):
     def _cross(self, points: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
         if not self.dask.cluster.is_open:
             return self.here._cross(points, V, dtype)
-        parts, rows = self._sent(V), max(some.stop - some.start for some in self.placed.slices)
-        chunks = points.split(rows) if len(points) else ()
+        parts, chunks = self._sent(V), points.split(self.placed.size) if len(points) else ()
         several = [chunks[start : start + CHUNKS_AT_ONCE] for start in range(0, len(chunks), CHUNKS_AT_ONCE)]
         found = [self._cross_of(some, parts, dtype) for some in several]
         return torch.cat([V.new_zeros(0, V.shape[1], dtype=torch.float64), *found]).to(V.dtype)
@@ -300,13 +308,27 @@ class DaskMatrix(KernelMatrix):
         return torch.from_numpy(tasks.sum_of(cluster.collect(done)))
 
     def _block(self, rows: Rows, columns: Rows, dtype: torch.dtype) -> Tensor:
-        """Return entries computed in this process, which is faster than to send them."""
+        """Return entries; columns of K by the workers, unless there are so few features that sending takes longer."""
+        if rows is None and columns is not None and self.X.shape[1] >= MANY_FEATURES and self.dask.cluster.is_open:
+            return self._columns_by_workers(columns, dtype)
         few, those = self._at(columns), rows_of(self.X, rows)
         result = torch.empty(len(those), len(few), dtype=dtype)
         size = min(max(self.budget() // (8 * ROW_COPIES * self.X.shape[1]), 1), LEAST_BLOCK)
         for start in range(0, len(those), size):
             some = slice(start, start + size)
             result[some] = few._cross_block(those[some], None, dtype)
+        return result
+
+    def _columns_by_workers(self, columns: Tensor | slice, dtype: torch.dtype) -> Tensor:
+        """Return K[:, columns], of which this process holds a few blocks twice for a while."""
+        cluster, slices, X = self.dask.cluster, self.placed.slices, self.placed.blocks
+        [few] = cluster.map(tasks.placed, [_array(self.X[columns])], centre=self.points.centre)
+        result = torch.empty(len(self), len(self.X[columns]), dtype=dtype)
+        for start in range(0, len(X), CHUNKS_AT_ONCE):
+            some = slice(start, start + CHUNKS_AT_ONCE)
+            done = cluster.map(tasks.columns_of, X[some], [few] * len(X[some]), kernel=self.kernel, dtype=dtype)
+            for rows, found in zip(slices[some], cluster.collect(done), strict=True):
+                result[rows] = torch.from_numpy(np.array(found))
         return result
 
     def _cross_block(self, points: Tensor, columns: Rows, dtype: torch.dtype) -> Tensor:
@@ -316,24 +338,17 @@ class DaskMatrix(KernelMatrix):
         """Return K of some of the rows for work in this process."""
         return self.dask.here.place(rows_of(self.X, rows), self.points.centre).bind(self.kernel)
 
-    def _local_factors(self, neighbours: Tensor, F: Tensor | None, scale: Tensor | None, diagonal: Tensor) -> Tensor:
-        if not self.placed.is_in_file:
-            return self.here._local_factors(neighbours, F, scale, diagonal)
-        parts = [self._local_factors_of(rows, neighbours, F, scale, diagonal) for rows in self.placed.slices]
-        return torch.cat(parts)
+    def _neighbours(self, order: Tensor, count: int) -> Tensor:
+        if not self.dask.cluster.is_open:
+            return self.here._neighbours(order, count)
+        how = (self.placed.blocks, self.kernel, order, count, self.placed.size, self.budget())
+        return neighbours_by_workers(self.dask.cluster, *how)
 
-    def _local_factors_of(
-        self, rows: slice, neighbours: Tensor, F: Tensor | None, scale: Tensor | None, diagonal: Tensor
-    ) -> Tensor:
-        """Return some of the local factors from the rows of X that they depend on."""
-        own = torch.arange(rows.start, rows.stop)
-        J = torch.cat([neighbours[rows], own[:, None]], 1)
-        needed, places = torch.unique(torch.where(J >= 0, J, own[:, None]), return_inverse=True)
-        places = torch.where(J >= 0, places, -1)
-        theirs = torch.full((len(needed), neighbours.shape[1]), -1)
-        theirs[places[:, -1]] = places[:, :-1]
-        F, scale = (None if one is None else one[needed] for one in (F, scale))
-        return self._at(needed)._local_factors(theirs, F, scale, diagonal[needed])[places[:, -1]]
+    def _local_factors(self, neighbours: Tensor, F: Tensor | None, scale: Tensor | None, diagonal: Tensor) -> Tensor:
+        if not self.dask.cluster.is_open:
+            return self.here._local_factors(neighbours, F, scale, diagonal)
+        given = (self, neighbours, F, scale, diagonal, self.placed.size)
+        return local_factors_by_workers(self.dask.cluster, self.placed.blocks, *given)
 
     # sending
 

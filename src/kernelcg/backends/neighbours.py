@@ -1,7 +1,9 @@
 """For each point its nearest neighbours among the points that come before it in a random order."""
 
 import math
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -37,61 +39,105 @@ def earlier_neighbours(points: Tensor, order: Tensor, count: int, budget: int = 
     order : (n,) the row numbers from first to last
     budget : bytes that a pass over all pairs may use
     """
-    on_cpu = points.device.type == "cpu"
-    n, tile = len(points), min(TILE if on_cpu else DEVICE_TILE, budget // BYTES_PER_DISTANCE)
-    count = min(count, max(n - 1, 0))
-    result = torch.full((n, count), -1, dtype=torch.int64, device=points.device)
-    if count:
-        centred = points - points.mean(0)  # passes over all pairs square the coordinates: large ones cost digits
-        ordered = centred[order.to(points.device)] if points.shape[1] else points.new_zeros(n, 1)
-        look_up = _by_tree if on_cpu and _tree_pays(ordered) else _by_pairs
-        ranks = torch.cat(
-            [_by_pairs(ordered, 0, min(FIRST_LEVEL, n), count, tile)]
-            + [look_up(ordered, start, stop, count, tile) for start, stop in pairwise(_levels(n))]
-        )
-        order = order.to(points.device)
-        result[order] = torch.cat([order, order.new_tensor([-1])])[ranks]
+    search = Search.of(points, order, count, budget)
+    pieces = level_pieces(len(points))
+    return in_rows([search.look_up(piece, search.tree(piece.stop)) for piece in pieces], order.to(points.device))
+
+
+class Piece(NamedTuple):
+    """Points ranked [first, last), which are looked up among those ranked [0, stop), where their level ends."""
+
+    first: int
+    last: int
+    stop: int
+
+
+def level_pieces(n: int, most: int | None = None) -> list[Piece]:
+    """Return the levels, which end at 512, 768, 1152, …, n; in pieces of ``most`` points if that is given."""
+    ends = [0, min(FIRST_LEVEL, n)]
+    while ends[-1] < n:
+        ends.append(min(int(GROWTH * ends[-1]), n))
+    return [
+        Piece(first, min(first + (most or n), stop), stop)
+        for start, stop in pairwise(ends)
+        for first in range(start, stop, most or n)
+    ]
+
+
+def in_rows(ranks: list[Tensor], order: Tensor) -> Tensor:
+    """Return row numbers for the ranks that pieces, first to last, have found; in the order of the rows."""
+    found = torch.cat(ranks) if ranks else order.new_zeros(0, 0)
+    result = torch.empty_like(found)
+    result[order] = torch.cat([order, order.new_tensor([-1])])[found]
     return result
 
 
-def _levels(n: int) -> list[int]:
-    """Return where one level ends and the next begins: 512, 768, 1152, …, n."""
-    ends = [min(FIRST_LEVEL, n)]
-    while ends[-1] < n:
-        ends.append(min(int(GROWTH * ends[-1]), n))
-    return ends
+@dataclass(frozen=True, eq=False)
+class Search:
+    """Points in their order, among which earlier neighbours are looked up.
+
+    Attributes
+    ----------
+    points : (n, c) centred coordinates, since passes over all pairs square them and large ones cost digits
+    count : neighbours of each point
+    tile : distances held at once
+    by_tree : whether a k-d tree is used, else a pass over all pairs
+    """
+
+    points: Tensor
+    count: int
+    tile: int
+    by_tree: bool
+
+    @classmethod
+    def of(cls, points: Tensor, order: Tensor, count: int, budget: int) -> Self:
+        """Return the search for so many neighbours within a budget of bytes."""
+        on_cpu, n = points.device.type == "cpu", len(points)
+        tile = min(TILE if on_cpu else DEVICE_TILE, budget // BYTES_PER_DISTANCE)
+        centred = points - points.mean(0)
+        ordered = centred[order.to(points.device)] if points.shape[1] else points.new_zeros(n, 1)
+        return cls(ordered, min(count, max(n - 1, 0)), tile, on_cpu and _tree_pays(ordered))
+
+    def tree(self, stop: int) -> KDTree | None:
+        """Return the tree of the first points, for a level that ends with them and needs one."""
+        needed = self.by_tree and stop > FIRST_LEVEL and self.count and self._asked(stop) >= self.count
+        return KDTree(self.points[:stop].numpy()) if needed else None
+
+    def look_up(self, piece: Piece, tree: KDTree | None) -> Tensor:
+        """Return the ranks of the nearest earlier neighbours of a piece, −1 where there are fewer."""
+        if self.count == 0:
+            return self.points.new_zeros(piece.last - piece.first, 0, dtype=torch.int64)
+        ranks = torch.arange(piece.first, piece.last, device=self.points.device)
+        return self._by_pairs(piece, ranks) if tree is None else self._by_tree(piece, ranks, tree)
+
+    def _asked(self, stop: int) -> int:
+        """Return how many points a tree is asked for: a third of them may come too late."""
+        return min(stop, int(GROWTH * (self.count + 4 * math.sqrt(self.count))) + 1)
+
+    def _by_tree(self, piece: Piece, ranks: Tensor, tree: KDTree) -> Tensor:
+        asked = range(1, self._asked(piece.stop) + 1)
+        found = tree.query(self.points[ranks].numpy(), k=asked, workers=torch.get_num_threads())[1]
+        earlier = found < ranks.numpy()[:, None]
+        chosen = np.take_along_axis(found, np.argsort(~earlier, axis=1, kind="stable")[:, : self.count], axis=1)
+        short = earlier.sum(1) < self.count
+        if short.any():
+            chosen[short] = self._by_pairs(piece, ranks[torch.from_numpy(short)]).numpy()
+        return torch.from_numpy(chosen)
+
+    def _by_pairs(self, piece: Piece, ranks: Tensor) -> Tensor:
+        """Return the same for some of the ranks of a piece by a pass over all pairs."""
+        found, (first, _, stop) = [], piece
+        perhaps_later = torch.arange(first, stop, device=self.points.device)
+        for rows in ranks.split(max(self.tile // stop, 1)):
+            distances = torch.cdist(self.points[rows], self.points[:stop])
+            distances[:, first:].masked_fill_(perhaps_later[None, :] >= rows[:, None], torch.inf)
+            distance, nearest = distances.topk(min(self.count, stop), largest=False)
+            nearest[distance == torch.inf] = -1
+            found.append(torch.nn.functional.pad(nearest, (0, self.count - nearest.shape[1]), value=-1))
+        return torch.cat(found)
 
 
 def _tree_pays(points: Tensor) -> bool:
     """Say whether the points fill few enough dimensions for a k-d tree."""
     spread = points[: 4 * FIRST_LEVEL].std(0) if len(points) > 1 else points.new_zeros(1)
     return int((spread > 0.1 * spread.max()).sum()) <= TREE_DIMENSIONS
-
-
-def _by_tree(points: Tensor, start: int, stop: int, count: int, tile: int) -> Tensor:
-    """Return the ranks of the nearest earlier neighbours of the points ranked [start, stop), by a k-d tree."""
-    coordinates = points[:stop].numpy()
-    asked = min(stop, int(GROWTH * (count + 4 * math.sqrt(count))) + 1)
-    if asked < count:
-        return _by_pairs(points, start, stop, count, tile)
-    found = KDTree(coordinates).query(coordinates[start:], k=range(1, asked + 1), workers=-1)[1]
-    earlier = found < np.arange(start, stop)[:, None]
-    chosen = np.take_along_axis(found, np.argsort(~earlier, axis=1, kind="stable")[:, :count], axis=1)
-    short = earlier.sum(1) < count
-    if short.any():
-        chosen[short] = _by_pairs(points, start, stop, count, tile, torch.from_numpy(short.nonzero()[0])).numpy()
-    return torch.from_numpy(chosen)
-
-
-def _by_pairs(points: Tensor, start: int, stop: int, count: int, tile: int, some: Tensor | None = None) -> Tensor:
-    """Return the same by a pass over all pairs; the ranks of ``some`` of the points only, −1 where none is left."""
-    ranks = torch.arange(start, stop, device=points.device) if some is None else start + some
-    pieces = []
-    for rows in ranks.split(max(tile // stop, 1)):
-        distances = torch.cdist(points[rows], points[:stop])
-        later = torch.arange(start, stop, device=points.device)[None, :] >= rows[:, None]
-        distances[:, start:].masked_fill_(later, torch.inf)
-        distance, nearest = distances.topk(min(count, stop), largest=False)
-        nearest[distance == torch.inf] = -1
-        pieces.append(torch.nn.functional.pad(nearest, (0, count - nearest.shape[1]), value=-1))
-    return torch.cat(pieces)

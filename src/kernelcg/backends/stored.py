@@ -41,5 +41,8 @@ class StoredMatrix(KernelMatrix):
     ) -> Tensor:
         return self.base._gradient(left, right, columns, weights, dtype)
 
+    def _neighbours(self, order: Tensor, count: int) -> Tensor:
+        return self.base._neighbours(order, count)
+
     def _local_factors(self, neighbours: Tensor, F: Tensor | None, scale: Tensor | None, diagonal: Tensor) -> Tensor:
         return self.base._local_factors(neighbours, F, scale, diagonal)

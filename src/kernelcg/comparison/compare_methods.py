@@ -4,7 +4,7 @@ import csv
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from kernelcg import backends
+from kernelcg.backends import Backend
 from kernelcg.comparison import plotting
 from kernelcg.comparison.data import Split, Table, table
 from kernelcg.comparison.harness import NO_ROOM, Run, run
@@ -22,7 +23,8 @@ from kernelcg.comparison.tasks import ClassificationTask, RegressionTask, Task
 from kernelcg.comparison.trials import Trial, system_of, trials
 from kernelcg.errors import SolveFailed
 from kernelcg.estimators.classifier import first_latent_kernel
-from kernelcg.estimators.settings import chosen_device, first_process
+from kernelcg.estimators.cluster_connection import connected
+from kernelcg.estimators.settings import check_options, chosen_device, first_process
 from kernelcg.estimators.sklearn_kernels import converted
 from kernelcg.events import EventKind, Listener, tell, timed
 from kernelcg.inference.gaussian.model import Regression
@@ -190,6 +192,7 @@ def compare(
     points: int = 15,
     seed: int = 0,
     device: str = "cpu",
+    cluster: Any = None,
     preconditioners: bool = True,
     callback: Listener | None = None,
 ) -> Comparison:
@@ -203,6 +206,7 @@ def compare(
     budget : seconds of training for each method and split; evaluation comes on top
     folds, test, seed : random splits, the share of rows held out in each, and their seed
     points : places of each path at which predictions are judged
+    cluster : None, or where a Dask cluster does the products with K, as in `GPRegressor`
     preconditioners : whether to solve one system with every preconditioner
     callback : told of every event of learning and, with a `MethodRun`, of the end of every run; where it returns True,
         learning by this method ends and the next one begins
@@ -221,28 +225,49 @@ def compare(
     >>> type(result).__name__
     'Comparison'
     """
-    began = time.perf_counter()
-    heard = timed(callback, began)
     methods = [methods] if isinstance(methods, str) else list(methods)
     unknown = [name for name in methods if name not in METHODS]
     if unknown or not methods:
         raise ValueError(f"methods must be some of {', '.join(METHODS)}, not {', '.join(unknown) or 'none'}")
     _check_numbers(budget, folds, test, points)
+    check_options({"cluster": cluster, "preconditioner": None})
     data = table(X, y, target=target, task=task)
-    where = chosen_device(device)
-    runs: dict[str, list[Run]] = {}
-    divided = list(data.splits(folds, test, seed))
-    first = task_on(data, divided[0], kernel, where)
+    with connected(cluster, None) as client:
+        where = chosen_device("cpu" if cluster is not None else device)
+        backend = backends.default(device=where.type) if client is None else backends.Dask(client=client)
+
+        def task_of(split: Split) -> Task:
+            return task_on(data, split, kernel, where, backend)
+
+        divided = list(data.splits(folds, test, seed))
+        return _compared(data, divided, task_of, methods, budget, seed, points, preconditioners, callback)
+
+
+def _compared(
+    data: Table,
+    divided: list[Split],
+    task_of: Callable[[Split], Task],
+    methods: Sequence[str],
+    budget: float,
+    seed: int,
+    points: int,
+    preconditioners: bool,
+    callback: Listener | None,
+) -> Comparison:
+    """Return what comes of every method on every split; each begins with a task of its own."""
+    began = time.perf_counter()
+    heard, runs = timed(callback, began), dict[str, list[Run]]()
+    first = task_of(divided[0])
     if all(unsuited(METHODS[name], first) for name in methods):
         raise ValueError(f"{', '.join(methods)}: {unsuited(METHODS[methods[0]], first)}")
     for number, split in enumerate(divided):
         for name in methods:
-            job = task_on(data, split, kernel, where)
-            X_test, y_test = (torch.from_numpy(part).to(where) for part in (split.X_test, split.y_test))
+            job = task_of(split)
+            X_test, y_test = (torch.from_numpy(part).to(job.problem.X.device) for part in (split.X_test, split.y_test))
             one = run(METHODS[name], job, X_test, y_test, budget=budget, seed=seed, points=points, callback=heard)
             runs.setdefault(name, []).append(one)
             steps, counted = max(len(one.path) - 1, 0), sum(map(len, runs.values()))
-            ended = MethodRun(name, number + 1, folds, one.status, steps, counted, folds * len(methods))
+            ended = MethodRun(name, number + 1, len(divided), one.status, steps, counted, len(divided) * len(methods))
             tell(heard, EventKind.METHOD, ended, began)
     kept = {name: tuple(found) for name, found in runs.items()}
     found = Comparison(data.task, len(divided[0].X), data.X.shape[1], budget, kept)
@@ -252,17 +277,17 @@ def compare(
     return found
 
 
-def task_on(data: Table, split: Split, kernel: Any, device: torch.device) -> Task:
+def task_on(data: Table, split: Split, kernel: Any, device: torch.device, backend: Backend) -> Task:
     """Return the training rows of a split as a task, with the start and the prices that the estimators have."""
     X, y = (torch.from_numpy(part).to(device) for part in (split.X, split.y))
     if data.task == "regression":
-        problem = Regression(X, y[:, None], backend=backends.default(device=X.device.type).counting(len(X)))
+        problem = Regression(X, y[:, None], backend=backend.counting(len(X)))
         start = first_process(kernel, None, problem.X, problem.Y)
         return RegressionTask(problem.at_price(pricing_of(start.kernel, problem.X, problem.backend)), start)
     own, white = converted(first_latent_kernel(X) if kernel is None else kernel)
     if white is not None:
         raise ValueError("the kernel has a WhiteKernel, but labels have no Gaussian noise; leave it out")
-    task = ClassificationTask.of(X, y, own, len(data.classes))
+    task = ClassificationTask.of(X, y, own, len(data.classes), backend)
     return replace(task, problem=task.problem.at_price(pricing_of(own, task.problem.X, task.problem.backend)))
 
 

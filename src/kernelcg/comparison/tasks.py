@@ -175,9 +175,9 @@ class ClassificationTask(Task):
     start: LatentProcess
 
     @classmethod
-    def of(cls, X: Tensor, y: Tensor, kernel: Kernel, classes: int = 2) -> Self:
+    def of(cls, X: Tensor, y: Tensor, kernel: Kernel, classes: int = 2, backend: Backend | None = None) -> Self:
         """Return the task on these rows."""
-        backend = backends.default(device=X.device.type).counting(len(X))
+        backend = (backend or backends.default(device=X.device.type)).counting(len(X))
         likelihood = BernoulliProbit() if classes == 2 else Softmax()
         problem = Observations(X, y, classes=1 if classes == 2 else classes, backend=backend)
         return cls(problem, LatentProcess(kernel, likelihood))
