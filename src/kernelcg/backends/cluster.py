@@ -66,9 +66,12 @@ class Cluster:
     def require_workers(self) -> None:
         """Raise unless there are workers, all with the version of this library that runs here."""
         try:
-            self.client.wait_for_workers(1, timeout=self.patience)
+            with _losses_told():
+                self.client.wait_for_workers(1, timeout=self.patience)
         except TimeoutError:
             raise ClusterFailed(self._nobody()) from None
+        except OSError as error:
+            raise ClusterFailed(f"the cluster was lost: {error}; start it again") from error
         own = metadata.version("kernelcg")
         found = self.client.run(metadata.version, "kernelcg", on_error="return")
         for worker, version in found.items():

@@ -168,12 +168,20 @@ class DaskPoints(Points):
         """Return the same data for work in this process."""
         return self.dask.here.place(self.X, self.centre)
 
-    @cached_property
+    @property
     def blocks(self) -> "list[Future[Any]]":
-        """Return the blocks on the workers, whose versions are checked before anything is sent.
+        """Return the blocks on the workers.
 
-        The scheduler keeps what they are made from, and has them made again when a worker is lost.
+        The scheduler keeps what they are made from, and has them made again when a worker is lost. A scheduler that was
+        started again is sent everything anew.
         """
+        if any(block.cancelled() for block in self._sent):
+            del self.__dict__["_sent"]
+        return self._sent
+
+    @cached_property
+    def _sent(self) -> "list[Future[Any]]":
+        """Return the blocks, sent now to workers whose versions are checked before that."""
         cluster = self.dask.cluster
         cluster.require_workers()
         if self.is_in_file:

@@ -1,0 +1,78 @@
+"""A scheduler that is lost, or started again between two fits: processes of their own, real sockets."""
+
+import socket
+import time
+from contextlib import ExitStack, contextmanager
+
+import pytest
+import torch
+from dask_processes import free_port, scheduler_at, worker_at
+from strategies import normal
+
+from kernelcg import backends
+from kernelcg.errors import ClusterFailed
+from kernelcg.kernels import Matern
+
+distributed = pytest.importorskip("distributed")
+
+ROWS, BLOCK = 400, 150
+
+START = 120
+"""Seconds for which tests wait for processes: a few pass, unless the machine is very busy."""
+
+
+@contextmanager
+def connected(address):
+    """Give a client, once somebody answers at the address."""
+    host, port = address.removeprefix("tcp://").split(":")
+    deadline = time.monotonic() + START
+    while True:
+        try:
+            socket.create_connection((host, int(port)), 1).close()
+            break
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    client = distributed.Client(address, set_as_default=False, timeout="5s")
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def product(client, **options):
+    K = backends.Dask(client=client, block_rows=BLOCK, **options).bind(Matern(1.0), normal(ROWS, 2, 1))
+    return K, K.product(normal(ROWS, 1, 2))
+
+
+def test_a_scheduler_that_is_lost_and_started_again():
+    port = free_port()
+    address = f"tcp://127.0.0.1:{port}"
+    with ExitStack() as stack:
+        first = stack.enter_context(ExitStack())
+        first.enter_context(scheduler_at("127.0.0.1", port))
+        first.enter_context(worker_at("127.0.0.2", address))
+        client = stack.enter_context(connected(address))
+        K, found = product(client)
+        first.close()
+        stack.enter_context(scheduler_at("127.0.0.1", port))
+        stack.enter_context(worker_at("127.0.0.3", address))
+        with connected(address) as another:
+            assert torch.equal(product(another)[1], found)
+        assert torch.equal(K.product(normal(ROWS, 1, 2)), found), "the data are sent again"
+        assert torch.equal(product(client)[1], found)
+
+
+def test_a_scheduler_that_is_lost_for_good():
+    port = free_port()
+    address = f"tcp://127.0.0.1:{port}"
+    with ExitStack() as stack:
+        scheduler = stack.enter_context(scheduler_at("127.0.0.1", port))
+        stack.enter_context(worker_at("127.0.0.2", address))
+        client = stack.enter_context(connected(address))
+        K, found = product(client)
+        scheduler.kill()
+        scheduler.wait()
+        with pytest.raises(ClusterFailed, match="the cluster was lost"):
+            K.product(normal(ROWS, 1, 2))
+    assert torch.allclose(K.product(normal(ROWS, 1, 2)), found, rtol=1e-12, atol=1e-12), "in this process, once closed"
