@@ -13,7 +13,7 @@ from scipy.spatial import KDTree
 from torch import Tensor
 
 from kernelcg.backends.base import Points
-from kernelcg.backends.file_rows import FileRows
+from kernelcg.backends.file_rows import ALIGNMENT, FileRows
 from kernelcg.backends.neighbours import Piece as Ranks
 from kernelcg.backends.neighbours import Search
 from kernelcg.backends.registry import default
@@ -74,6 +74,7 @@ def entries_of_tile(rows: Points, columns: Points | None, kernel: Kernel, dtype:
 def product_of_entries(K: Tensor, V_of_columns: Place, V_of_rows: Place) -> tuple[Floats, ...]:
     """Return what `product_of_tile` does, from stored entries; for a tile on the diagonal both places are the same."""
     (V,), (W,) = _found(V_of_columns), _found(V_of_rows)
+    K = K if K.data_ptr() % ALIGNMENT == 0 else K.clone()  # after it came from another worker
     return _multiplied(K, V), _multiplied(K.T, W)
 
 
@@ -182,8 +183,11 @@ def _found(place: Place) -> tuple[Floats, ...]:
 
 
 def _tensor(values: Floats) -> Tensor:
-    """Return a tensor of its own: what Dask hands over may be read-only."""
-    return torch.from_numpy(np.array(values, dtype=np.float64))
+    """Return a tensor of its own: what Dask hands over may be read-only.
+
+    Its memory is torch's, aligned to 64 bytes: sums over other memory may differ in the last bit.
+    """
+    return torch.tensor(np.asarray(values), dtype=torch.float64)
 
 
 def _like(values: Floats, X: Tensor) -> Tensor:
