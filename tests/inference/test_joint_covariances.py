@@ -81,3 +81,15 @@ def test_a_phase_leaves_the_covariance_at_an_offset_alone():
     _, alone = model.predict(new, return_cov=True)
     _, together = model.predict(np.vstack([new, [[1e20]]]), return_cov=True)
     np.testing.assert_allclose(together[:2, :2], alone, rtol=1e-9)
+
+
+def test_a_phase_leaves_the_covariance_at_an_offset_alone_feature_by_feature():
+    rng = np.random.default_rng(0)
+    rows = np.column_stack([rng.normal(size=12), 6e7 + rng.uniform(0, 3, 12)])
+    new = np.array([[-0.5, 6e7 + 0.3], [0.8, 6e7 + 0.3005]])
+    kernel = RBF([1.0, 1e-3]) + Periodic(1.0, 0.7)
+    model = GPRegressor(kernel, noise=0.1, optimizer=None).fit(rows, np.sin(rows[:, 0]))
+    _, together = model.predict(np.vstack([new, [[1e20, 1.0]]]), return_cov=True)
+    shifted = GPRegressor(kernel, noise=0.1, optimizer=None).fit(rows - [0, 6e7], np.sin(rows[:, 0]))
+    _, alone = shifted.predict(new - [0, 6e7], return_cov=True)  # the phase is another one, but the same for all
+    np.testing.assert_allclose(together[:2, :2], alone, rtol=1e-6)

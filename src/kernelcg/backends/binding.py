@@ -30,23 +30,27 @@ def matrix_of(kernel: Kernel, points: Points) -> KernelMatrix:
     return whole
 
 
+MOST_PATTERNS = 16
+"""Sets of features up to which new points are told apart by those from which the centre is subtracted exactly."""
+
+
 def block_beside(K: KernelMatrix, X: Tensor) -> Tensor:
     """Return k(x, x') of new points (t, d) in float64, seen from where the data of K are seen from.
 
     Points far away, even if they are most of them, hence leave the entries of the others alone. Where a phase is seen,
-    those from which the centre of the data cannot be subtracted without rounding are treated apart.
+    the centre of the data is subtracted from two points in the features where that rounds neither of them.
     """
     kernel, centre, place = K.kernel, K.points.centre, K.points.backend.place
-    near = exactly_centred(X, centre).all(1)
-    if kernel.rounds_well or not kernel.is_stationary or bool(near.all()) or not bool(near.any()):
+    patterns, group = exactly_centred(X, centre).unique(dim=0, return_inverse=True)
+    if kernel.rounds_well or not kernel.is_stationary or not 1 < len(patterns) <= MOST_PATTERNS:
         return place(X, centre).bind(kernel).block(precision=torch.float64)
-    first, others = (place(X[some], centre).bind(kernel) for some in (near, ~near))
     result = X.new_empty(len(X), len(X))
-    result[near[:, None] & near] = first.block(precision=torch.float64).reshape(-1)
-    result[~near[:, None] & ~near] = others.block(precision=torch.float64).reshape(-1)
-    between = first.cross_block(X[~near], precision=torch.float64)
-    result[~near[:, None] & near] = between.reshape(-1)
-    result[near[:, None] & ~near] = between.T.reshape(-1)
+    for p, one in enumerate(patterns):
+        for q, other in enumerate(patterns[: p + 1]):
+            rows, columns, origin = group == p, group == q, torch.where(one & other, centre, 0.0)
+            found = place(X[columns], origin).bind(kernel).cross_block(X[rows], precision=torch.float64)
+            result[rows[:, None] & columns] = found.reshape(-1)
+            result[columns[:, None] & rows] = found.T.reshape(-1)
     return result
 
 
