@@ -35,17 +35,72 @@ def test_torch_keeps_to_one_thread_and_gets_its_own_back():
     assert torch.get_num_threads() == threads.allowed() == before
 
 
-def test_other_threads_of_python_are_left_alone():
+def test_threads_of_python_that_use_torch_are_left_alone():
+    """A thread that has its number of torch's threads keeps it while another one works."""
     seen, before = [], torch.get_num_threads()
+    ready, working, done = threading.Event(), threading.Event(), threading.Event()
+
+    def other():
+        torch.get_num_threads()  # torch has seen this thread from now on
+        torch.set_num_threads(2)
+        ready.set()
+        working.wait(30)
+        seen.append((torch.get_num_threads(), threads.allowed()))
+        done.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    ready.wait(30)
+    with threads.working(1):
+        working.set()
+        done.wait(30)
+    thread.join()
+    torch.set_num_threads(before)
+    assert seen == [(2, 2)]
+
+
+def test_threads_of_python_that_work_at_once_leave_torch_as_it_was():
+    seen, before = [], torch.get_num_threads()
+    inside, leave = [threading.Event() for _ in range(3)], threading.Event()
+
+    def other(number):
+        with threads.working():
+            seen.append((torch.get_num_threads(), threads.allowed()))
+            inside[number].set()
+            leave.wait(30)
+
+    others = [threading.Thread(target=other, args=(number,)) for number in range(3)]
     torch.set_num_threads(2)
     try:
-        with threads.working(1):
-            other = threading.Thread(target=lambda: seen.append((torch.get_num_threads(), threads.allowed())))
-            other.start()
-            other.join()
+        with threads.working():
+            for thread, entered in zip(others, inside, strict=True):
+                thread.start()
+                entered.wait(30)
+        leave.set()
+        for thread in others:
+            thread.join()
+        assert torch.get_num_threads() == 2
+        fresh = threading.Thread(target=lambda: seen.append((torch.get_num_threads(), threads.allowed())))
+        fresh.start()
+        fresh.join()
     finally:
         torch.set_num_threads(before)
-    assert seen[0][0] == seen[0][1]
+    assert seen == [(1, 2)] * 3 + [(2, 2)]
+
+
+def test_a_number_that_torch_was_told_holds_for_the_library_and_changes_no_bit():
+    A, B, found, before = matrix(900, 900), matrix(900, 900, seed=1), [], torch.get_num_threads()
+    try:
+        for number in (1, 2, 3):
+            torch.set_num_threads(number)
+            with threads.working():
+                assert threads.allowed() == number
+                found.append(torch.cat([A @ B, torch.linalg.cholesky(positive_definite(900))]))
+            assert torch.get_num_threads() == number
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 64, 1000])
@@ -53,7 +108,7 @@ def test_every_part_is_done_once(count):
     done = torch.zeros(count)
 
     def mark(part):
-        assert threads.allowed() == 1 or threading.current_thread() is threading.main_thread()
+        assert torch.get_num_threads() == 1
         done[part] += 1
 
     with threads.working(3):

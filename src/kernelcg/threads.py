@@ -14,10 +14,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
 from queue import Empty, SimpleQueue
-from typing import Any
 
 import torch
-from threadpoolctl import ThreadpoolController
 
 
 class _OfThisThread(threading.local):
@@ -25,6 +23,14 @@ class _OfThisThread(threading.local):
 
 
 _here = _OfThisThread()
+
+
+class _Entered:
+    """Threads of Python that work at present, and how many threads torch had before the first of them began."""
+
+    lock = threading.Lock()
+    count = 0
+    of_torch = 1
 
 
 def allowed() -> int:
@@ -38,16 +44,34 @@ def working(threads: int | None = None) -> Iterator[None]:
 
     None means as many as torch would take. Only this thread of Python is concerned.
     """
-    before, outermost = _here.allowed, _here.allowed is None
-    _here.allowed = threads or allowed()
+    before = _here.allowed
+    found = _enter() if before is None else before
+    _here.allowed = threads or found
     try:
-        if outermost:
-            with _openmp().limit(limits=1):
-                yield
-        else:
-            yield
+        yield
     finally:
         _here.allowed = before
+        if before is None:
+            _leave()
+
+
+def _enter() -> int:
+    """Let torch take one thread in this thread of Python, and return how many it had.
+
+    A thread of Python that torch has not seen begins with what another one set last, so that only the first may ask.
+    """
+    with _Entered.lock:
+        if not _Entered.count:
+            _Entered.of_torch = torch.get_num_threads()
+        _Entered.count += 1
+        torch.set_num_threads(1)
+        return _Entered.of_torch
+
+
+def _leave() -> None:
+    with _Entered.lock:
+        _Entered.count -= 1
+        torch.set_num_threads(_Entered.of_torch)
 
 
 def shared(work: Callable[[slice], object], count: int, block: int) -> None:
@@ -79,12 +103,6 @@ def shared(work: Callable[[slice], object], count: int, block: int) -> None:
 
 
 @cache
-def _openmp() -> Any:
-    """Return what sets the number of threads that OpenMP, and so torch, uses in a thread of Python."""
-    return ThreadpoolController().select(user_api="openmp")
-
-
-@cache
 def _pool(helpers: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(helpers, "kernelcg", _begin)
 
@@ -92,7 +110,7 @@ def _pool(helpers: int) -> ThreadPoolExecutor:
 def _begin() -> None:
     """Prepare a thread of the pool, which computes on its own."""
     _here.allowed = 1
-    _openmp().limit(limits=1)
+    torch.set_num_threads(1)
 
 
 if sys.platform != "win32":
