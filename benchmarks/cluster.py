@@ -37,7 +37,7 @@ from table import Table
 
 from kernelcg import GPRegressor, KernelRidge, backends
 from kernelcg.backends.base import KernelMatrix
-from kernelcg.backends.file_rows import FileRows
+from kernelcg.backends.references import Reference
 from kernelcg.estimators.data import as_tensor
 from kernelcg.kernels import RBF, Matern
 
@@ -188,7 +188,7 @@ def bound_to_file(client: Client, path: Path, *, by_reference: bool) -> KernelMa
     mapped = np.load(path, mmap_mode="r")
     if not by_reference:
         return backends.Dask(client=client).place(torch.from_numpy(np.array(mapped))).bind(kernel())
-    return backends.Dask(client=client, source=FileRows.of(mapped)).place(as_tensor(mapped)).bind(kernel())
+    return backends.Dask(client=client, reference=Reference.of(mapped)).place(as_tensor(mapped)).bind(kernel())
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from kernelcg import backends
 from kernelcg.backends import cluster_tasks as tasks
 from kernelcg.backends.dask import BLOCK_GROWTH, LEAST_BLOCK
 from kernelcg.backends.file_rows import FileRows
+from kernelcg.backends.references import Reference
 from kernelcg.errors import ClusterFailed
 from kernelcg.kernels import RBF, Kernel, Matern
 from kernelcg.kernels.distances import squared_distances
@@ -187,27 +188,28 @@ def in_file(tmp_path):
 def test_workers_read_a_file_themselves(backend, in_file):
     kernel, X, V = Matern([1.0, 2.0]), normal(ROWS, 2, 1), normal(ROWS, 2, 2)
     mapped = in_file(X)
-    reading = replace(backend, source=FileRows.of(mapped))
+    reading = replace(backend, reference=Reference.of(mapped))
     K, sent = reading.bind(kernel, torch.from_numpy(mapped)), backend.bind(kernel, X)
-    assert K.placed.is_in_file
+    assert K.placed.is_by_reference
     assert torch.equal(K.product(V), sent.product(V))
     assert torch.equal(K.gradient(V, V), sent.gradient(V, V))
     order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(0))
     neighbours, D = sent.neighbours(order, 5), torch.full((ROWS,), 0.1, dtype=torch.float64)
     assert torch.equal(K.local_factors(neighbours, V, D, D), sent.local_factors(neighbours, V, D, D))
-    assert not reading.bind(kernel, X).placed.is_in_file, "other data than those of the file"
+    assert not reading.bind(kernel, X).placed.is_by_reference, "other data than those of the file"
 
 
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 def test_a_file_that_workers_do_not_see_is_named(backend, in_file):
     mapped = in_file(normal(ROWS, 2, 1))
-    source = FileRows.of(mapped)
+    known = Reference.of(mapped)
     for wrong, words in (
-        (replace(source, path="/nowhere/X.npy"), "cannot read /nowhere/X.npy"),
-        (replace(source, offset=10**6), "has become shorter"),
+        (replace(known.source, path="/nowhere/X.npy"), "cannot read /nowhere/X.npy"),
+        (replace(known.source, offset=10**6), "has become shorter"),
     ):
+        misled = replace(backend, reference=replace(known, source=wrong))
         with pytest.raises(ClusterFailed, match=words):
-            replace(backend, source=wrong).bind(RBF(1.0), torch.from_numpy(mapped)).product(normal(ROWS, 1))
+            misled.bind(RBF(1.0), torch.from_numpy(mapped)).product(normal(ROWS, 1))
 
 
 def test_what_is_a_matrix_in_a_file(in_file, tmp_path):

@@ -115,7 +115,7 @@ def test_kernel_ridge_of_a_matrix_in_a_file(client, tmp_path):
     by_file, sent = (
         KernelRidge(0.1, kernel="rbf", method="iterative", cluster=client).fit(given, y) for given in (mapped, X)
     )
-    assert by_file.posterior_.problem.points.is_in_file
+    assert by_file.posterior_.problem.points.is_by_reference
     assert by_file.posterior_.problem.X.data_ptr() == mapped.ctypes.data, "it was copied"
     assert by_file.plan_.bytes < sent.plan_.bytes
     assert np.array_equal(by_file.dual_coef_, sent.dual_coef_)

@@ -13,14 +13,14 @@ from scipy.spatial import KDTree
 from torch import Tensor
 
 from kernelcg.backends.base import Points
-from kernelcg.backends.file_rows import ALIGNMENT, FileRows
+from kernelcg.backends.file_rows import ALIGNMENT
 from kernelcg.backends.neighbours import Piece as Ranks
 from kernelcg.backends.neighbours import Search
 from kernelcg.backends.registry import default
 from kernelcg.backends.rounding import rounded_columns
+from kernelcg.backends.row_sources import Floats, RowSource
 from kernelcg.kernels import Kernel
 
-Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 Piece = Sequence[tuple[Floats, ...]]
@@ -41,8 +41,8 @@ def placed(rows: Floats, centre: Tensor) -> Points:
     return default(device=device).place(_tensor(rows).to(device), centre.to(device))
 
 
-def placed_from_file(rows: slice, source: FileRows, centre: Tensor) -> Points:
-    """Return the same of rows that this worker reads from a file."""
+def placed_from(rows: slice, source: RowSource, centre: Tensor) -> Points:
+    """Return the same of rows that this worker reads itself."""
     return placed(source.read(rows.start, rows.stop), centre)
 
 

@@ -17,8 +17,9 @@ from kernelcg.backends.base import Backend, KernelMatrix, Points, Rows, rows_of
 from kernelcg.backends.checks import chosen_precision
 from kernelcg.backends.cluster import Cluster, missing
 from kernelcg.backends.cluster_neighbourhoods import local_factors_by_workers, neighbours_by_workers
-from kernelcg.backends.file_rows import FileRows
+from kernelcg.backends.dask_rows import DaskRows
 from kernelcg.backends.memory import require_memory
+from kernelcg.backends.references import Reference
 from kernelcg.backends.registry import default
 from kernelcg.backends.rounding import centre_of
 from kernelcg.kernels import Kernel
@@ -65,7 +66,7 @@ class Dask(Backend):
     memory, threads, work : as in `Backend`, of this machine
     client : a connection to the cluster
     block_rows : rows of a block; None leaves them to n
-    source : the file from which workers read X, if that is mapped from one; other data are sent to them
+    reference : from where workers read X, if that is mapped from a file; other data are sent to them
     patience : seconds without any worker after which an operation raises `kernelcg.errors.ClusterFailed`
 
     Examples
@@ -82,7 +83,7 @@ class Dask(Backend):
 
     client: "Client | None" = field(default=None, kw_only=True, repr=False)
     block_rows: int | None = field(default=None, kw_only=True)
-    source: FileRows | None = field(default=None, kw_only=True, repr=False)
+    reference: Reference | None = field(default=None, kw_only=True, repr=False)
     patience: float = field(default=60.0, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -113,7 +114,7 @@ class Dask(Backend):
 
     @property
     def copies(self) -> int:
-        return super().copies if self.source is None else 0
+        return super().copies if self.reference is None else 0
 
     def workers(self) -> str:
         return str(self.cluster.workforce()) if self.cluster.is_open else ""
@@ -184,14 +185,18 @@ class DaskPoints(Points):
         """Return the blocks, sent now to workers whose versions are checked before that."""
         cluster = self.dask.cluster
         cluster.require_workers()
-        if self.is_in_file:
-            return cluster.map(tasks.placed_from_file, self.slices, source=self.dask.source, centre=self.centre)
-        return cluster.map(tasks.placed, [_array(self.X[some]) for some in self.slices], centre=self.centre)
+        reference = self.dask.reference
+        if reference is None or not self.is_by_reference:
+            return cluster.map(tasks.placed, [_array(self.X[some]) for some in self.slices], centre=self.centre)
+        if isinstance(reference.source, DaskRows):
+            parts = [reference.source.array[some] for some in self.slices]
+            return cluster.map(tasks.placed, cluster.client.compute(parts), centre=self.centre)
+        return cluster.map(tasks.placed_from, self.slices, source=reference.source, centre=self.centre)
 
     @property
-    def is_in_file(self) -> bool:
-        """Whether X is mapped from a file that the workers read themselves."""
-        return self.dask.source is not None and self.dask.source.holds(self.X)
+    def is_by_reference(self) -> bool:
+        """Whether X is mapped from a file and the workers read it themselves."""
+        return self.dask.reference is not None and self.dask.reference.holds(self.X)
 
 
 @dataclass(frozen=True, eq=False)

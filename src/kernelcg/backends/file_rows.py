@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
-from torch import Tensor
 
+from kernelcg.backends.row_sources import Floats, RowSource
 from kernelcg.errors import ClusterFailed
 
 ALIGNMENT = 64
@@ -15,29 +14,23 @@ ALIGNMENT = 64
 other memory may differ in the last bit."""
 
 
-@dataclass(frozen=True)
-class FileRows:
+@dataclass(frozen=True, eq=False)
+class FileRows(RowSource):
     """A matrix of float64 numbers, row after row, in a file that is mapped into the memory of this process.
 
     Attributes
     ----------
     path : of the file, the same on all machines
     offset : bytes before the first number
-    address : of the first number in the memory of this process
     """
 
     path: str
     offset: int
-    rows: int
-    features: int
-    address: int
 
     @classmethod
     def of(cls, values: Any) -> Self | None:
         """Return the file behind a matrix that `numpy.load` mapped with ``mmap_mode="r"``; None for any other data."""
-        mapped = values
-        while isinstance(mapped, np.ndarray) and isinstance(mapped.base, np.ndarray):
-            mapped = mapped.base
+        mapped = owner(values)
         plain = isinstance(mapped, np.memmap) and values.ndim == 2 and values.dtype == np.float64
         if not plain or values.flags.writeable or not values.flags.c_contiguous or mapped.filename is None:
             return None
@@ -45,14 +38,9 @@ class FileRows:
             return None
         offset = mapped.offset + values.ctypes.data - mapped.ctypes.data
         rows, features = values.shape
-        return cls(str(Path(mapped.filename).resolve()), offset, rows, features, values.ctypes.data)
+        return cls((0, rows), features, str(Path(mapped.filename).resolve()), offset)
 
-    def holds(self, X: Tensor) -> bool:
-        """Say whether a tensor is this matrix, and not a copy or a part of it."""
-        return X.data_ptr() == self.address and tuple(X.shape) == (self.rows, self.features) and X.is_contiguous()
-
-    def read(self, start: int, stop: int) -> NDArray[np.float64]:
-        """Return some rows, on whichever machine this is called."""
+    def read(self, start: int, stop: int) -> Floats:
         count = (stop - start) * self.features
         try:
             found = np.fromfile(self.path, np.float64, count, offset=self.offset + 8 * start * self.features)
@@ -61,5 +49,14 @@ class FileRows:
                 f"a worker cannot read {self.path} ({error.strerror}); put the file where all workers see it"
             ) from None
         if len(found) < count:
-            raise ClusterFailed(f"{self.path} has become shorter than {self.rows} rows; leave it alone during a fit")
+            raise ClusterFailed(
+                f"{self.path} has become shorter than {self.shape[0]} rows; leave it alone during a fit"
+            )
         return found.reshape(stop - start, self.features)
+
+
+def owner(values: Any) -> Any:
+    """Return the array whose memory an array is a view of: itself, if it is none."""
+    while isinstance(values, np.ndarray) and isinstance(values.base, np.ndarray):
+        values = values.base
+    return values

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kernelcg.backends import Backend, named
 from kernelcg.backends.dask import Dask
-from kernelcg.backends.file_rows import FileRows
+from kernelcg.backends.references import Reference
 from kernelcg.estimators.cluster_connection import connected
 from kernelcg.estimators.data import as_tensor
 from kernelcg.estimators.inputs import checked_points
@@ -192,11 +192,11 @@ class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is 
     def _backend(self, X: Any, device: torch.device, plan: Plan | None) -> Backend:
         """Return the backend that was asked for, or that of a plan which is to be carried out again.
 
-        The workers of a cluster read the matrix X themselves if it is mapped from a file.
+        The workers of a cluster read the matrix X themselves if this process has mapped it from a file.
         """
         memory, threads = (self.memory, threads_of(self.n_jobs)) if plan is None else (plan.memory, plan.threads)
         if self._client is not None:
-            return Dask(memory, threads, client=self._client, source=FileRows.of(X))
+            return Dask(memory, threads, client=self._client, reference=Reference.of(X))
         return chosen_backend(memory, threads, device) if plan is None else named(plan.backend, memory, threads)
 
     @contextmanager

@@ -10,6 +10,7 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Generator, Tensor
 
+from kernelcg.estimators.chunked_answers import by_chunks
 from kernelcg.estimators.inputs import checked_points
 from kernelcg.estimators.laplace_estimator import Floats, LaplaceEstimator
 from kernelcg.estimators.session import predicting, tell_of_all
@@ -34,6 +35,7 @@ class ClassAnswers(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
     calibration_: Any  # a Calibration, or one for each class against the rest
     estimators_: tuple[Any, ...]
 
+    @by_chunks
     @on_own_threads
     def predict(self, X: Any, *, callback: Listener | None = None) -> NDArray[Any]:
         """Return labels: the most probable of two; of more, that of the largest latent mean where it leads by ½.
@@ -61,6 +63,7 @@ class ClassAnswers(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
             winners[open_] = self._softmax_probabilities(points[open_], heard).argmax(1)
         return self.classes_[winners.cpu().numpy()]
 
+    @by_chunks
     @on_own_threads
     def predict_proba(self, X: Any, *, callback: Listener | None = None) -> Floats:
         """Return (t, C) probabilities of the classes, in the order of `classes_`, averaged over the latent values.

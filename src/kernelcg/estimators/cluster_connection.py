@@ -46,11 +46,13 @@ def connected(cluster: Any, workers: int | None) -> Iterator["Client | None"]:
     if cluster != "local":
         client = cluster if _is_client(cluster) else _client_at(cluster)
         logger.info("cluster: dashboard at %s", client.dashboard_link)
-        yield client
+        with client.as_current():  # Dask arrays of the user are computed there
+            yield client
         return
     with (
         LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0") as own,
         Client(own) as client,
+        client.as_current(),
     ):
         yield client
 

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from sklearn.utils import _safe_indexing, check_consistent_length
 from torch import Tensor
 
-from kernelcg.backends.file_rows import FileRows
+from kernelcg.backends.dask_rows import DaskRows, dask_array
+from kernelcg.backends.references import Reference
+from kernelcg.backends.row_sources import RowSource, copied
 
 Floats = NDArray[np.float64]
 
@@ -30,7 +32,7 @@ def as_tensor(values: Any) -> Tensor:
     The memory is torch's, aligned to 64 bytes: sums of products over memory that NumPy placed somewhere else may differ
     in the last bit from one run to the next.
     """
-    if FileRows.of(values) is not None:
+    if Reference.of(values) is not None:
         return _mapped(values)
     if isinstance(values, Tensor):
         return values.detach().to(device="cpu", dtype=torch.float64, copy=True).contiguous()
@@ -45,8 +47,18 @@ def _mapped(values: Floats) -> Tensor:
 
 
 def on_host(value: Any) -> Any:
-    """Return a tensor, wherever it is and whether or not it has a gradient, as an array; anything else as it is."""
-    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+    """Return a tensor, wherever it is and whether or not it has a gradient, as an array; anything else as it is.
+
+    A matrix that lies elsewhere is copied to a temporary file, from which the array is mapped; a vector is read.
+    """
+    if isinstance(value, Tensor):
+        return value.detach().cpu().numpy()
+    if isinstance(value, RowSource):
+        return copied(value)
+    array = dask_array(value)
+    if array is None:
+        return value
+    return copied(DaskRows.of(array)) if array.ndim == 2 else np.asarray(array.compute())
 
 
 def as_floats(values: Any, name: str) -> Floats:

@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
 from kernelcg.errors import ConvergenceWarning
+from kernelcg.estimators.chunked_answers import by_chunks
 from kernelcg.estimators.data import as_floats, as_tensor
 from kernelcg.estimators.laplace_estimator import Floats, LaplaceEstimator
 from kernelcg.estimators.session import predicting, tell_of_all
@@ -40,6 +41,7 @@ LARGEST_EXPONENT = 300.0
 class GeneralizedAnswers(RegressorMixin, LaplaceEstimator):  # type: ignore[misc]  # sklearn is untyped
     """A model with a likelihood of its own as those see it who ask a fitted one; how it is fitted is another matter."""
 
+    @by_chunks
     @on_own_threads
     def predict(
         self,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kernelcg.arguments import positive
 from kernelcg.errors import StateMismatch
+from kernelcg.estimators.chunked_answers import by_chunks
 from kernelcg.estimators.data import as_floats, as_tensor
 from kernelcg.estimators.gaussian_estimator import GaussianEstimator
 from kernelcg.estimators.inputs import checked_data
@@ -198,6 +199,7 @@ class KernelRidge(GaussianEstimator):
         tags.input_tags.pairwise = isinstance(self.kernel, str) and self.kernel == "precomputed"
         return tags
 
+    @by_chunks
     @on_own_threads
     def predict(self, X: Any, *, callback: Listener | None = None) -> Floats:
         """Return k(x, X) a, in the units of y.

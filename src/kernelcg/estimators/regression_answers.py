@@ -12,6 +12,7 @@ from torch import Tensor
 from kernelcg.arguments import memory_bytes
 from kernelcg.backends.memory import default_budget
 from kernelcg.estimators.answers import Component, LeftOut
+from kernelcg.estimators.chunked_answers import by_chunks
 from kernelcg.estimators.data import as_floats, as_tensor
 from kernelcg.estimators.gaussian_estimator import GaussianEstimator, Problem
 from kernelcg.estimators.inputs import checked_points
@@ -67,6 +68,7 @@ class RegressionAnswers(GaussianEstimator):
     def _units(self) -> UnitsOfY:
         return UnitsOfY(self.y_mean_, self.y_scale_, vector=not self._y_shape)
 
+    @by_chunks
     @on_own_threads
     def predict(
         self,
