@@ -2,12 +2,15 @@
 
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
+import torch
 from sklearn.base import clone
 
 import kernelcg
@@ -15,7 +18,9 @@ from kernelcg import GPClassifier, GPGeneralizedRegressor, GPRegressor, KernelRi
 from kernelcg.backends import dask as dask_backend
 from kernelcg.errors import ClusterFailed
 from kernelcg.events import EventKind
-from kernelcg.kernels import Linear, Matern
+from kernelcg.kernels import Kernel, Linear, Matern
+from kernelcg.kernels.distances import squared_distances
+from kernelcg.planning.plan import Storage
 
 ROWS = 300
 
@@ -120,6 +125,78 @@ def test_kernel_ridge_of_a_matrix_in_a_file(client, tmp_path):
     assert by_file.plan_.bytes < sent.plan_.bytes
     assert np.array_equal(by_file.dual_coef_, sent.dual_coef_)
     assert np.array_equal(by_file.predict(mapped), sent.predict(X))
+
+
+# what the plan knows of the workers
+
+
+class Dear(Kernel):
+    """A formula of a user's own, which costs more to compute than to remember."""
+
+    width: torch.Tensor
+
+    def covariance(self, X, Y):
+        found = 1 / (1 + squared_distances(X / self.width, Y / self.width))
+        for _ in range(20):
+            found = found.log().exp()
+        return found
+
+
+@pytest.mark.parametrize("estimator", [KernelRidge, GPClassifier])
+def test_workers_store_the_matrix_where_the_plan_says_so(client, monkeypatch, estimator):
+    X, y = data()
+    given = {"method": "iterative", "dtype": "float64", "kernel": Dear(1.0), "preconditioner": None, "cluster": client}
+    model = KernelRidge(0.1, **given) if estimator is KernelRidge else GPClassifier(**given, optimizer=None)
+    target = y if estimator is KernelRidge else y > 0
+    stored = clone(model).fit(X, target)
+    assert stored.plan_.conditioning.storage is Storage.STORED
+    assert "K stored" in stored.plan_.explain()
+    assert stored.plan_.pricing.workers_memory > 0
+    again = clone(model).fit(X, target, plan=stored.plan_, callback=killing_at(client, EventKind.PLAN))
+    assert np.array_equal(again.predict(X), stored.predict(X)), "the entries of a lost worker are computed again"
+    monkeypatch.setattr(dask_backend, "STORED_SHARE", 0.0)
+    recomputed = clone(model).fit(X, target)
+    assert recomputed.plan_.conditioning.storage is Storage.RECOMPUTED
+    assert stored.plan_.bytes == recomputed.plan_.bytes, "this process stores nothing"
+    if estimator is KernelRidge:
+        assert np.abs(stored.predict(X) - recomputed.predict(X)).max() <= 1e-6
+    copied = pickle.loads(pickle.dumps(stored))
+    assert np.allclose(copied.predict(X), stored.predict(X), rtol=1e-10, atol=1e-10)
+
+
+def killing_at(client, kind):
+    """Return a callback that kills a worker a moment after the first event of a kind."""
+    left = [1]
+
+    def listen(event):
+        if event.kind is kind and left.pop() if left else False:
+            client.wait_for_workers(2, timeout=300)
+            pid = min(client.run(os.getpid).values())
+            threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
+
+    return listen
+
+
+def test_the_plan_names_threads_memory_and_speed(client):
+    X, y = data()
+    words = str(regressor(client).fit(X, y).plan_)
+    assert re.search(r"2 workers, 2 threads, [0-9.]+ GB, together [0-9.e+]+ times as fast as this process", words)
+    assert "on this machine alone" in words
+
+
+def test_learning_goes_on_with_another_number_of_workers(client, tmp_path):
+    X, y = data()
+    options = {"optimizer": "adam", "max_iter": 3, "probes": 2}
+    whole = regressor(client, **options).fit(X, y)
+    path = tmp_path / "run.kcg"
+    with pytest.warns(kernelcg.errors.ConvergenceWarning, match="stopped"):
+        regressor(client, **options).fit(X, y, checkpoint=path, callback=lambda event: event.kind is EventKind.STEP)
+    from distributed import LocalCluster
+
+    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", silence_logs="CRITICAL") as one:
+        resumed = regressor(one.scheduler_address, **options).fit(X, y, checkpoint=path)
+        assert "1 workers" in str(resumed.plan_)
+        assert np.array_equal(resumed.predict(X), whole.predict(X))
 
 
 # ways to name a cluster

@@ -104,6 +104,18 @@ def test_a_dear_kernel_is_stored_or_factorised():
     assert stored.seconds > cheap.seconds
 
 
+def test_workers_store_what_this_process_could_not():
+    dear = Pricing(TYPICAL, KernelPrice(fused=0, seconds=2.0**-23), workers_memory=40 * GB)
+    options = Options(method=Method.ITERATIVE)
+    there = Resources("dask", "cpu", 2, 8 * GB, None, dear, "20 workers")
+    here = replace(there, workers="", pricing=replace(dear, workers_memory=0))
+    work = Workload(60_000, 8, parameters=0)
+    stored, recomputed = (planned(work, options, one).conditioning for one in (there, here))
+    assert (stored.storage, recomputed.storage) == (Storage.STORED, Storage.RECOMPUTED)
+    assert stored.bytes == recomputed.bytes, "this process stores nothing"
+    assert planned(replace(work, rows=90_000), options, there).conditioning.storage is Storage.RECOMPUTED
+
+
 def test_expectations_grow_with_the_work():
     seconds = [plan(n).seconds for n in (200, 1_000, 5_000, 20_000, 100_000)]
     assert seconds == sorted(seconds)

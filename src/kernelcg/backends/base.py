@@ -351,6 +351,10 @@ class Backend(ABC):
         """Return in words who does the work, where that is not this process."""
         return ""
 
+    def memory_of_workers(self) -> int:
+        """Return the bytes of entries of K that they may keep."""
+        return 0
+
     def counting(self, rows: int) -> Self:
         """Return the same backend, which counts its work in columns times the matrix of so many rows."""
         return replace(self, work=Work(rows))

@@ -63,6 +63,12 @@ class Cluster:
             len(workers), sum(one["nthreads"] for one in workers), sum(one["memory_limit"] or 0 for one in workers)
         )
 
+    def rate(self, seconds: Callable[[], float]) -> float:
+        """Return how many pieces of work the threads of all workers do a second, if each says how long one takes."""
+        threads = {name: one["nthreads"] for name, one in self.client.scheduler_info(n_workers=-1)["workers"].items()}
+        found = self.client.run(seconds, on_error="return")
+        return sum(threads.get(name, 0) / taken for name, taken in found.items() if isinstance(taken, float))
+
     def require_workers(self) -> None:
         """Raise unless there are workers, all with the version of this library that runs here."""
         try:

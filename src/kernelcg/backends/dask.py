@@ -15,7 +15,7 @@ from torch import Tensor
 from kernelcg.backends import cluster_tasks as tasks
 from kernelcg.backends.base import Backend, KernelMatrix, Points, Rows, rows_of
 from kernelcg.backends.checks import chosen_precision
-from kernelcg.backends.cluster import Cluster, missing
+from kernelcg.backends.cluster import Cluster, Workforce, missing
 from kernelcg.backends.cluster_neighbourhoods import local_factors_by_workers, neighbours_by_workers
 from kernelcg.backends.dask_rows import DaskRows
 from kernelcg.backends.memory import require_memory
@@ -117,7 +117,22 @@ class Dask(Backend):
         return super().copies if self.reference is None else 0
 
     def workers(self) -> str:
-        return str(self.cluster.workforce()) if self.cluster.is_open else ""
+        if not self.cluster.is_open:
+            return ""
+        return f"{self._workforce}, together {self._speed:.2g} times as fast as this process"
+
+    def memory_of_workers(self) -> int:
+        return int(STORED_SHARE * self._workforce.memory)
+
+    @cached_property
+    def _workforce(self) -> Workforce:
+        """Return who could work at first: what is decided by it stays decided when a worker is lost."""
+        return self.cluster.workforce()
+
+    @cached_property
+    def _speed(self) -> float:
+        """Return the rate of all workers relative to that of this process, measured by a small product."""
+        return tasks.seconds_of_a_product(self.threads) * self.cluster.rate(tasks.seconds_of_a_product)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle no connection: a model that was fitted on a cluster is unpickled for the machine it gets to."""
@@ -228,11 +243,12 @@ class DaskMatrix(KernelMatrix):
 
         The entries of a lost worker are computed again by others.
         """
+        if not self.dask.cluster.is_open:
+            return self.here.stored(precision)
         dtype, cluster, pairs = chosen_precision(self.X, precision), self.dask.cluster, self.tiles
-        sizes = [some.stop - some.start for some in self.placed.slices]
+        sizes, n = [some.stop - some.start for some in self.placed.slices], len(self)
         needed = dtype.itemsize * sum(sizes[i] * sizes[j] for i, j in pairs)
-        room = int(STORED_SHARE * cluster.workforce().memory)
-        require_memory(needed, room, f"storing the {len(self)} x {len(self)} kernel matrix on the workers")
+        require_memory(needed, self.dask.memory_of_workers(), f"storing the {n} x {n} kernel matrix on the workers")
         X = self.placed.blocks
         columns = [None if i == j else X[j] for i, j in pairs]
         entries = cluster.map(tasks.entries_of_tile, [X[i] for i, _ in pairs], columns, kernel=self.kernel, dtype=dtype)

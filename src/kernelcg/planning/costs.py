@@ -98,11 +98,13 @@ class Pricing:
     profile : rates of the machine
     price : of an entry of the kernel
     sizes : ranks and block sizes
+    workers_memory : bytes of entries of K that the workers of a cluster may keep
     """
 
     profile: Profile = TYPICAL
     price: KernelPrice = KernelPrice()
     sizes: Sizes = Sizes()
+    workers_memory: int = 0
 
     def costs(self, n: int, d: int, k: int, precision: torch.dtype, *, stored: bool = False) -> Costs:
         """Return what the automatic choice goes by for n rows, d features and k columns, K ``stored`` or computed."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from kernelcg.backends import dask
 from kernelcg.kernels.long_double import AFFORDABLE_OPERATIONS, operations_of_product
 from kernelcg.planning.costs import Costs, stored_product
 from kernelcg.planning.plan import Family, Method, Precision, Storage
@@ -115,6 +116,9 @@ USUAL_RANK, RANK_OF_FEW_FEATURES, USUAL_NEIGHBOURS, NUMBERS_PER_NEIGHBOUR = 512,
 
 ROWS_OF_USUAL_RANK = 16_000
 """Rows up to which that is so; with more, the rank grows with them."""
+
+ON_WORKERS = 0.75
+"""Part of the n² entries that workers store at most: those on and above the diagonal, in two blocks of rows or more."""
 
 STORED_SHARE = 0.25
 """Part of the memory that K may take to be stored for products."""
@@ -280,14 +284,23 @@ class Expectations:
     # bytes
 
     def storage(self, rows: int) -> Storage:
-        """Return whether K is stored for products: where it takes little of the memory, saves time and is used here."""
-        if self.resources.workers or 8 * rows**2 > STORED_SHARE * self.resources.budget:
+        """Return whether K is stored for products: where it takes little of the memory and saves time.
+
+        Of many rows the workers of a cluster store it, if there is one, and that takes as small a part of the time.
+        """
+        here = self._is_here(rows)
+        room = STORED_SHARE * self.resources.budget if here else self.resources.pricing.workers_memory
+        if (1 if here else ON_WORKERS) * 8 * rows**2 > room:
             return Storage.RECOMPUTED
         k, profile, price = self._block(), self.resources.pricing.profile, self.resources.pricing.price
         k = 1 if self.work.family is Family.LAPLACE else k  # most products of Newton's method have one column
         computed = price.product(profile, rows, self.work.features, k, self._dtype())
         made = self._entries(rows) / self.iterations()
         return Storage.STORED if stored_product(profile, rows, k) + made < computed else Storage.RECOMPUTED
+
+    def _is_here(self, rows: int) -> bool:
+        """Say whether this process does the products of so many rows."""
+        return not self.resources.workers or rows <= dask.LEAST_BLOCK
 
     def bytes(self, rows: int, method: Method, storage: Storage, *, learning: bool = True) -> int:
         """Return the memory that a stage of learning, or the conditioning, takes at its largest."""
@@ -305,7 +318,7 @@ class Expectations:
             return int(
                 held + (SOLVE_MATRICES + systems - 1) * 8 * N**2 + self._bound_bytes(rows, self._sizes.bound_rank)
             )
-        held += 8 * rows**2 if storage is Storage.STORED else 0
+        held += 8 * rows**2 if storage is Storage.STORED and self._is_here(rows) else 0
         return int(held + self._bytes_of_iterating(rows, max(self.resources.budget - held, 0), learning=learning))
 
     def _checked(self, rows: int) -> int:

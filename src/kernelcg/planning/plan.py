@@ -109,8 +109,8 @@ class Plan:
     revisions : what learning decided otherwise so far, and why
     outcome : what really happened; None before
     parameters : hyperparameters that are learned
-    workers : of a cluster, in words, where the plan was made. They change no choice and no expectation, which are those
-        of this machine alone: another number of workers gives the same numbers
+    workers : of a cluster, in words, where the plan was made. Expected seconds are those of this machine alone. The one
+        choice that workers change is where K is stored, by their memory; else any number of them gives the same numbers
     passed_over : backends that would suit the device better, and why they cannot be used
     noise : variance of the noise relative to that of the process that a few rows showed before; None if nothing did
     family : "gaussian" or "laplace": which systems are solved
@@ -210,9 +210,10 @@ class Plan:
     def __str__(self) -> str:
         several = f", {self.systems} outputs" if self.systems > 1 else ""
         where = f"{self.backend} ({self.workers})" if self.workers else self.backend
+        seconds = in_time(self.seconds) + (" on this machine alone" if self.workers else "")
         return (
             f"{self.rows} rows, {self.features} features{several} on {self.device} by {where}: {self.method} "
-            f"({self.reason}); about {in_time(self.seconds)} and {in_bytes(self.bytes)} of {in_bytes(self.budget)}"
+            f"({self.reason}); about {seconds} and {in_bytes(self.bytes)} of {in_bytes(self.budget)}"
         )
 
     def explain(self) -> str:

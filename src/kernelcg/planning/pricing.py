@@ -24,7 +24,7 @@ functions for each pair."""
 
 def pricing_of(kernel: Kernel, X: Tensor, backend: Backend) -> Pricing:
     """Return what work with this kernel costs by the profile of this machine."""
-    return Pricing(current(backend, X.device), priced(kernel, X, backend))
+    return Pricing(current(backend, X.device), priced(kernel, X, backend), workers_memory=backend.memory_of_workers())
 
 
 def costs_of(pricing: Pricing, A: KernelPlusDiagonal, k: int) -> Costs:

@@ -1,6 +1,7 @@
 """A Gaussian process prior with noise, its drift, and the data it is conditioned on."""
 
 import copy
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from kernelcg import backends
 from kernelcg.arguments import matrix, same_rows, vector
 from kernelcg.backends import Backend, Points
+from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.inference.gaussian.drift import Drift, drift
 from kernelcg.kernels import Kernel
 from kernelcg.operators import KernelPlusDiagonal
@@ -127,7 +129,10 @@ class Regression:
         """Return A with products in the precision asked for, or a safe one, and with K stored if `stored` says so."""
         A = self.system(gp)
         A = A.with_precision(self.precision or product_dtype(A))
-        return A.stored() if self.stored else A
+        if self.stored:
+            with suppress(MemoryBudgetExceeded):  # where the plan was made there was more memory
+                return A.stored()
+        return A
 
     def at_price(self, pricing: Pricing) -> Self:
         """Return the problem with other prices, by which the work chooses between preconditioners."""

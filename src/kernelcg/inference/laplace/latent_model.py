@@ -1,6 +1,7 @@
 """A latent Gaussian process seen through a likelihood, and the data it is conditioned on."""
 
 import copy
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from kernelcg import backends
 from kernelcg.arguments import matrix, same_rows, vector
 from kernelcg.backends import Backend, KernelMatrix, Points
+from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.inference.gaussian.drift import Drift, MeanKind, drift
 from kernelcg.inference.laplace.expansion import ClassExpansion, Expansion, ScalarExpansion
 from kernelcg.kernels import Kernel
@@ -138,7 +140,9 @@ class Observations:
     def with_kernel(self, kernel: Kernel | None) -> Self:
         """Return the problem with K of this kernel bound, and stored if that was said; None unbinds."""
         bound = None if kernel is None else self.points.bind(kernel)
-        bound = bound.stored(torch.float64) if bound is not None and self.stored else bound
+        if bound is not None and self.stored:
+            with suppress(MemoryBudgetExceeded):  # where the plan was made there was more memory
+                bound = bound.stored(torch.float64)
         changed = copy.copy(self)  # the drift stays as it was fitted
         object.__setattr__(changed, "bound", bound)
         return changed
