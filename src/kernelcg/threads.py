@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from queue import Empty, SimpleQueue
 
@@ -58,11 +58,13 @@ def working(threads: int | None = None) -> Iterator[None]:
 def _enter() -> int:
     """Let torch take one thread in this thread of Python, and return how many it had.
 
-    A thread of Python that torch has not seen begins with what another one set last, so that only the first may ask.
+    A thread of Python that torch has not seen takes what another one set last when torch is first asked or works: here
+    that is over before the number is set, and while others work it is theirs.
     """
     with _Entered.lock:
+        found = torch.get_num_threads()
         if not _Entered.count:
-            _Entered.of_torch = torch.get_num_threads()
+            _Entered.of_torch = found
         _Entered.count += 1
         torch.set_num_threads(1)
         return _Entered.of_torch
@@ -92,12 +94,16 @@ def shared(work: Callable[[slice], object], count: int, block: int) -> None:
                 return
             work(part)
 
-    helpers = min(allowed(), len(starts)) - 1
-    helping = [_pool(helpers).submit(take) for _ in range(helpers)]
-    try:
-        take()
-    finally:
-        wait(helping)
+    with working():
+        helpers = min(allowed(), len(starts)) - 1
+        helping = [_pool(helpers).submit(take) for _ in range(helpers)]
+        try:
+            take()
+        finally:
+            with suppress(Empty):
+                while True:  # after an error nobody begins with what is left
+                    parts.get_nowait()
+            wait(helping)
     for one in helping:
         one.result()
 
@@ -110,8 +116,15 @@ def _pool(helpers: int) -> ThreadPoolExecutor:
 def _begin() -> None:
     """Prepare a thread of the pool, which computes on its own."""
     _here.allowed = 1
+    torch.get_num_threads()  # from now on torch leaves the number of this thread alone
     torch.set_num_threads(1)
 
 
+def _begin_anew() -> None:
+    """Prepare a child process, which has none of the other threads and perhaps a lock that one of them held."""
+    _pool.cache_clear()
+    _Entered.lock, _Entered.count = threading.Lock(), int(_here.allowed is not None)
+
+
 if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of the threads
+    os.register_at_fork(after_in_child=_begin_anew)

@@ -1,6 +1,7 @@
 """Kernel ridge regression without its n × n matrix."""
 
 import os
+from numbers import Real
 from typing import Any, Self
 
 import numpy as np
@@ -182,7 +183,8 @@ class KernelRidge(GaussianEstimator):
         noise = self._first_noise(kernel, X)
         Y, extra = y.reshape(len(y), -1).astype(np.float64), None
         if sample_weight is not None:
-            given = sample_weight if np.ndim(sample_weight) == 0 else as_floats(sample_weight, "sample_weight")
+            one = isinstance(sample_weight, Real)
+            given = sample_weight if one else as_floats(np.asarray(sample_weight), "sample_weight")
             weights = _check_sample_weight(given, X, ensure_non_negative=True)
             X, Y, noise, extra = self._weighted(X, Y, weights, noise)
         self._y_shape = y.shape[1:]

@@ -314,10 +314,9 @@ class Expectations:
         solve = (
             (self._block(), self.iterations()) if learning else (self.work.columns, CONDITIONING * self.iterations())
         )
-        if self._factorises(rows, *solve):
-            return int(
-                held + (SOLVE_MATRICES + systems - 1) * 8 * N**2 + self._bound_bytes(rows, self._sizes.bound_rank)
-            )
+        by_factor = (SOLVE_MATRICES + systems - 1) * 8 * N**2 + self._bound_bytes(rows, self._sizes.bound_rank)
+        if held + by_factor <= self.resources.budget and self._factorises(rows, *solve):
+            return int(held + by_factor)
         held += 8 * rows**2 if storage is Storage.STORED and self._is_here(rows) else 0
         return int(held + self._bytes_of_iterating(rows, max(self.resources.budget - held, 0), learning=learning))
 
