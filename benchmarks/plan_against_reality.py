@@ -311,6 +311,8 @@ def draw(autos: list[dict[str, Any]], seconds: Any, space: Any, ratio: Any, tabl
         axes.axhspan(low, high, color="tab:green", alpha=0.15)
         axes.loglog(n, values, "o", color="tab:blue", alpha=0.8)
         axes.set_xlabel("rows")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:.3g}")
         axes.set_title(title)
     figure.savefig(table.with_suffix(".png"), dpi=120)
     print(f"wrote {table} and its picture")

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from both_workers import await_both
 from reference import TOLERANCE, block_error, gradient_error, kernel_matrix, product_error
 from strategies import DTYPES, KERNELS, normal
 
@@ -71,7 +72,7 @@ def test_entries_stored_on_the_workers(client, backend):
         assert product_error(found, truth, V) < TOLERANCE[name]
         os.kill(pids(client)[0], signal.SIGKILL)  # with its entries
         assert torch.equal(stored.product(V, precision=dtype), found)
-        client.wait_for_workers(2, timeout=PATIENCE)
+        await_both(client)
     other = torch.float64 if dtype == torch.float32 else torch.float32
     assert torch.equal(stored.product(V, precision=other), K.product(V, precision=other)), "not the stored precision"
     with pytest.raises(MemoryError, match="on the workers"):
@@ -116,7 +117,7 @@ def test_neighbourhoods_while_a_worker_is_lost(client, backend):
     os.kill(pids(client)[0], signal.SIGKILL)
     assert torch.equal(K.neighbours(order, 5), neighbours)
     assert torch.equal(K.local_factors(neighbours, None, None, D), factors)
-    client.wait_for_workers(2, timeout=PATIENCE)
+    await_both(client)
 
 
 def test_columns_of_many_features_by_workers(backend, monkeypatch):
@@ -278,12 +279,12 @@ def test_a_worker_that_is_killed_changes_no_bit(client, backend):
     undisturbed = K.product(V)
     os.kill(pids(client)[0], signal.SIGKILL)  # with the blocks of X that it held
     assert torch.equal(K.product(V), undisturbed)
-    client.wait_for_workers(2, timeout=PATIENCE)
+    await_both(client)
     killer = threading.Timer(0.02, os.kill, (pids(client)[0], signal.SIGKILL))
     killer.start()
     assert all(torch.equal(K.product(V), undisturbed) for _ in range(5))
     killer.join()
-    client.wait_for_workers(2, timeout=PATIENCE)
+    await_both(client)
 
 
 def test_a_worker_that_is_stopped_for_a_while_changes_no_bit(client, backend):

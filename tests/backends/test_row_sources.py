@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from both_workers import await_both
 from strategies import normal
 
 from kernelcg import backends
@@ -85,7 +86,7 @@ def test_workers_read_them_and_read_them_again_when_one_is_lost(make, tmp_path, 
     assert torch.equal(K.product(V), expected)
     os.kill(min(client.run(os.getpid).values()), signal.SIGKILL)
     assert torch.equal(K.product(V), expected)
-    client.wait_for_workers(2, timeout=300)
+    await_both(client)
 
 
 class Counted(RowSource):

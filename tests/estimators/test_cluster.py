@@ -11,6 +11,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from both_workers import await_both
 from sklearn.base import clone
 
 import kernelcg
@@ -73,7 +74,7 @@ def disturbed(client, number):
     def listen(event):
         if event.kind is EventKind.STEP and left[0]:
             left[0] -= 1
-            client.wait_for_workers(2, timeout=300)
+            await_both(client)
             killed, stopped = sorted(client.run(os.getpid).values())
             os.kill(killed, signal.SIGKILL)
             os.kill(stopped, signal.SIGSTOP)
@@ -90,10 +91,10 @@ def test_faults_while_learning_and_predicting_change_no_bit(client):
     assert other.kernel_.lengthscale.tolist() == calm.kernel_.lengthscale.tolist() != [1.0, 1.5]
     assert np.array_equal(other.posterior_.weights.X, calm.posterior_.weights.X)
     expected = calm.predict(X + 0.1)
-    client.wait_for_workers(2, timeout=300)
+    await_both(client)
     os.kill(min(client.run(os.getpid).values()), signal.SIGKILL)
     assert np.array_equal(other.predict(X + 0.1), expected)
-    client.wait_for_workers(2, timeout=300)
+    await_both(client)
 
 
 def test_other_estimators(client):
@@ -170,7 +171,7 @@ def killing_at(client, kind):
 
     def listen(event):
         if event.kind is kind and left.pop() if left else False:
-            client.wait_for_workers(2, timeout=300)
+            await_both(client)
             pid = min(client.run(os.getpid).values())
             threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
 
