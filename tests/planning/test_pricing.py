@@ -8,8 +8,9 @@ from kernelcg import backends
 from kernelcg.kernels import RBF, Kernel, Matern, OnColumns, squared_distances
 from kernelcg.planning import pricing as module
 from kernelcg.planning.pricing import TYPICAL_ENTRY, priced
-from kernelcg.planning.profile import CACHE, SETTING
+from kernelcg.planning.profile import SETTING
 from kernelcg.planning.remembered import remembered
+from kernelcg.planning.store import CACHE
 
 X = torch.linspace(0, 1, 300, dtype=torch.float64).reshape(100, 3)
 

@@ -9,6 +9,7 @@ import torch
 from kernelcg import backends
 from kernelcg.planning import profile as module
 from kernelcg.planning.profile import TYPICAL, Profile, calibrated, coarse, current
+from kernelcg.planning.store import CACHE
 
 
 class Clock:
@@ -56,7 +57,7 @@ def own_machine(monkeypatch, tmp_path):
         return TYPICAL
 
     monkeypatch.delenv(module.SETTING, raising=False)
-    monkeypatch.setenv(module.CACHE, str(tmp_path))
+    monkeypatch.setenv(CACHE, str(tmp_path))
     monkeypatch.setattr(module, "calibrated", measured)
     module._of_machine.cache_clear()
     yield made, tmp_path
@@ -89,7 +90,7 @@ def test_a_damaged_store_is_measured_again(own_machine):
 @pytest.mark.parametrize("folder", ["", "/dev/null/kernelcg"])
 def test_it_works_without_a_store(own_machine, monkeypatch, folder):
     made, _ = own_machine
-    monkeypatch.setenv(module.CACHE, folder)
+    monkeypatch.setenv(CACHE, folder)
     current(backends.default())
     current(backends.default())
     assert len(made) == 1

@@ -1,6 +1,6 @@
 """What each way of fitting is expected to take: evaluations, seconds and bytes, from sizes and the machine's rates.
 
-The constants were set by `benchmarks/plan_against_reality.py`, with one thread and processor time.
+The constants were set by `benchmarks/plan_against_reality.py`, on two quiet cores.
 """
 
 import math

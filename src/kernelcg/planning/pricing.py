@@ -11,8 +11,8 @@ from kernelcg.backends.binding import constant_factor
 from kernelcg.kernels import RBF, Kernel, Mapped, Matern, Product, Sum
 from kernelcg.operators import KernelPlusDiagonal
 from kernelcg.planning.costs import Costs, KernelPrice, Pricing
-from kernelcg.planning.profile import best_of, current, describe
-from kernelcg.planning.remembered import Timing, is_typical, remembered
+from kernelcg.planning.profile import best_of, current, describe, is_typical
+from kernelcg.planning.remembered import Timing, remembered
 
 TIMED_ROWS, REPEATS = 256, 3
 """Rows of the block on which a formula is timed, and how often."""

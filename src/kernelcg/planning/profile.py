@@ -1,12 +1,10 @@
 """How fast this machine is: measured once, stored, and the only thing about the machine that choices depend on."""
 
-import hashlib
 import json
 import math
 import os
 import platform
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -20,6 +18,7 @@ from torch import Tensor
 from kernelcg.backends import Backend
 from kernelcg.dense import multiply
 from kernelcg.kernels import Matern
+from kernelcg.planning.store import stored
 from kernelcg.threads import allowed, working
 
 ROWS, ROWS_ON_GPU = 1200, 16_384
@@ -36,9 +35,6 @@ REPEATS = 8
 
 SETTING = "KERNELCG_PROFILE"
 """Environment variable: the path of a stored profile, or "typical" for the same numbers on every machine."""
-
-CACHE = "KERNELCG_CACHE"
-"""Environment variable: the directory where profiles are stored; empty means that none is."""
 
 
 @dataclass(frozen=True)
@@ -116,10 +112,9 @@ def current(backend: Backend, device: torch.device | str = "cpu") -> Profile:
 
     Measuring takes a fraction of a second, once for each machine, backend and number of threads.
     """
-    asked = os.environ.get(SETTING, "")
-    if asked == "typical":
+    if is_typical():
         return TYPICAL
-    if asked:
+    if asked := os.environ.get(SETTING, ""):
         return Profile.from_json(Path(asked).read_text(encoding="utf-8"))
     own = backend.here
     return _of_machine(own.name(), own.threads, str(device))
@@ -131,17 +126,17 @@ def _of_machine(name: str, threads: int | None, device: str) -> Profile:
     from kernelcg import backends
 
     label = describe(name, threads, device)
-    path = _path(label)
-    if path is not None and path.exists():
-        try:
-            return Profile.from_json(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            pass  # damaged: measured again
-    backend = backends.named(name, threads=threads)
-    found = replace(calibrated(backend, torch.device(device)), machine=label)
-    if path is not None:
-        _write(path, found.to_json())
-    return found
+
+    def measured() -> Profile:
+        backend = backends.named(name, threads=threads)
+        return replace(calibrated(backend, torch.device(device)), machine=label)
+
+    return stored("profile", label, Profile.from_json, measured, Profile.to_json)
+
+
+def is_typical() -> bool:
+    """Say whether the same numbers are to be gone by on every machine, whatever it is."""
+    return os.environ.get(SETTING, "") == "typical"
 
 
 def describe(name: str, threads: int | None, device: str) -> str:
@@ -221,25 +216,3 @@ def _processor() -> str:
     except (OSError, StopIteration):
         name = platform.processor() or platform.machine()
     return f"{name} ({os.cpu_count()} cores, {sys.platform})"
-
-
-def _path(label: str) -> Path | None:
-    """Return where the profile of this machine is stored; None where nothing is to be stored."""
-    folder = os.environ.get(CACHE)
-    if folder == "":
-        return None
-    if folder is None:
-        base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
-        folder = str((Path(base) if base else Path.home() / ".cache") / "kernelcg")
-    return Path(folder) / f"profile-{hashlib.blake2b(label.encode(), digest_size=8).hexdigest()}.json"
-
-
-def _write(path: Path, text: str) -> None:
-    """Store a text whole or not at all; a directory that cannot be written to is no reason to fail."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as stream:
-            stream.write(text)
-        os.replace(stream.name, path)
-    except OSError:
-        pass

@@ -1,13 +1,11 @@
-"""Times that are measured once on each machine and stored beside its profile."""
+"""Times of formulas that are measured once on each machine and stored beside its profile."""
 
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 
-from kernelcg.planning.profile import SETTING, _path, _write
+from kernelcg.planning.store import stored
 
 
 @dataclass(frozen=True)
@@ -24,26 +22,11 @@ def remembered(timing: Timing) -> float:
 
     They are rounded to a power of two. Work on a busy machine later takes the time that is stored, not a longer one.
     """
-    path = _place(timing.label)
-    if path is not None and path.exists():
-        try:
-            found = float(path.read_text(encoding="utf-8"))
-            if 0 < found < math.inf:
-                return found
-        except (OSError, ValueError):
-            pass  # damaged: measured again
-    found = 2.0 ** round(math.log2(timing.seconds()))
-    if path is not None:
-        _write(path, repr(found))
+    return stored("price", timing.label, _positive, lambda: 2.0 ** round(math.log2(timing.seconds())), repr)
+
+
+def _positive(text: str) -> float:
+    found = float(text)
+    if not 0 < found < math.inf:
+        raise ValueError(f"{text} is no number of seconds")
     return found
-
-
-def is_typical() -> bool:
-    """Say whether the same numbers are to be gone by on every machine, whatever it is."""
-    return os.environ.get(SETTING, "") == "typical"
-
-
-def _place(label: str) -> Path | None:
-    """Return where the seconds of a piece of work are stored; None where nothing is to be stored."""
-    path = _path(label)
-    return None if path is None else path.with_name(path.name.replace("profile", "price", 1))
