@@ -11,6 +11,9 @@ from kernelcg.threads import shared
 PART, WORK = 256, 2**22
 """Rows or columns, at least, of a part that one thread computes, and multiply-adds: less is not worth sharing."""
 
+COLUMNS = 64
+"""Right-hand sides, at least, that one thread solves for."""
+
 ROWS = 4096
 """Rows of a part of a product over all rows. The sums over the parts are added in their order."""
 
@@ -57,13 +60,13 @@ def solve_from_the_right(T: Tensor, B: Tensor, *, upper: bool = True) -> None:
     shared(solve, len(B), _part(B, len(B), T.numel()))
 
 
-def solve_from_the_left(L: Tensor, B: Tensor) -> None:
-    """Replace B by L⁻¹B for a lower triangular L, parts of its columns by one thread each."""
+def solve_from_the_left(T: Tensor, B: Tensor, *, upper: bool = False) -> None:
+    """Replace B by T⁻¹B for a triangular T, parts of its columns by one thread each."""
 
     def solve(columns: slice) -> None:
-        B[:, columns] = torch.linalg.solve_triangular(L, B[:, columns], upper=False)
+        B[:, columns] = torch.linalg.solve_triangular(T, B[:, columns], upper=upper)
 
-    shared(solve, B.shape[1], _part(B, B.shape[1], L.numel()))
+    shared(solve, B.shape[1], _part(B, B.shape[1], T.numel(), COLUMNS))
 
 
 def qr(A: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,6 +105,6 @@ def qr(A: Tensor) -> tuple[Tensor, Tensor]:
     return A, top.R
 
 
-def _part(of: Tensor, count: int, work: int) -> int:
+def _part(of: Tensor, count: int, work: int, least: int = PART) -> int:
     """Return how many rows or columns, of so many, are a part, if each takes so much work."""
-    return max(count, 1) if of.is_cuda else max(PART, -(-WORK // max(work, 1)))
+    return max(count, 1) if of.is_cuda else max(least, -(-WORK // max(work, 1)))

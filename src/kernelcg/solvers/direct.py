@@ -1,25 +1,20 @@
 """Direct solution by Cholesky factorisation."""
 
-from collections.abc import Callable
-
 import torch
 from numpy.linalg import LinAlgError
 from torch import Generator, Tensor
 
 from kernelcg.backends.memory import require_memory
+from kernelcg.dense import solve_from_the_left
 from kernelcg.randomness import normal
 from kernelcg.solvers.blocked_cholesky import factorise_in_place, invert_in_place, work_bytes
 from kernelcg.solvers.monitor import Monitor
 from kernelcg.solvers.pcg import pcg
 from kernelcg.solvers.report import Status
-from kernelcg.threads import shared
 
 IN_PLACE_ROWS = 700
 """Rows above which the matrix is factorised in its own place, a block at a time, by several threads. Up to so many rows
 torch's LAPACK is faster, on one thread, and the copies that it makes are small, below 4 MB each."""
-
-COLUMNS = 64
-"""Right-hand sides that one thread solves for at once."""
 
 
 def factor_bytes(n: int) -> int:
@@ -77,18 +72,17 @@ class CholeskyFactor:
 
     def whiten(self, R: Tensor) -> Tensor:
         """Return L⁻¹ R: the columns have the identity as covariance if those of R have P. Allocates n k numbers."""
-        return _by_columns(lambda some: torch.linalg.solve_triangular(self.L, some, upper=False), R)
+        Z = R.clone(memory_format=torch.contiguous_format)
+        solve_from_the_left(self.L, Z)
+        return Z
 
     def solve(self, R: Tensor) -> Tensor:
         """Return P⁻¹ R. Allocates n k numbers, and up to `IN_PLACE_ROWS` rows a copy of L."""
         if not self.in_place:
             return torch.cholesky_solve(R, self.L)
-
-        def solved(some: Tensor) -> Tensor:
-            whitened = torch.linalg.solve_triangular(self.L, some, upper=False)
-            return torch.linalg.solve_triangular(self.L.mT, whitened, upper=True)
-
-        return _by_columns(solved, R)
+        Z = self.whiten(R)
+        solve_from_the_left(self.L.mT, Z, upper=True)
+        return Z
 
     def inverse(self) -> Tensor:
         """Return P⁻¹, row-major, which takes the place of the factor: this object must not be used any more."""
@@ -108,16 +102,3 @@ class CholeskyFactor:
     def sample(self, generator: Generator, k: int) -> Tensor:
         """Return (n, k) draws L z from N(0, P)."""
         return self.L @ normal(len(self.L), k, generator, like=self.L)
-
-
-def _by_columns(solved: Callable[[Tensor], Tensor], R: Tensor) -> Tensor:
-    """Return what ``solved`` returns for R, row-major, some of its columns by one thread each."""
-    if R.is_cuda or R.shape[1] <= COLUMNS:
-        return solved(R).contiguous()
-    result = torch.empty_like(R, memory_format=torch.contiguous_format)
-
-    def solve(columns: slice) -> None:
-        result[:, columns] = solved(R[:, columns])
-
-    shared(solve, R.shape[1], COLUMNS)
-    return result
