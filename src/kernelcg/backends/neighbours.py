@@ -10,6 +10,8 @@ import torch
 from scipy.spatial import KDTree
 from torch import Tensor
 
+from kernelcg.threads import allowed
+
 FIRST_LEVEL = 512
 """Points at the start of the order that are compared with one another directly."""
 
@@ -116,7 +118,7 @@ class Search:
 
     def _by_tree(self, piece: Piece, ranks: Tensor, tree: KDTree) -> Tensor:
         asked = range(1, self._asked(piece.stop) + 1)
-        found = tree.query(self.points[ranks].numpy(), k=asked, workers=torch.get_num_threads())[1]
+        found = tree.query(self.points[ranks].numpy(), k=asked, workers=allowed())[1]
         earlier = found < ranks.numpy()[:, None]
         chosen = np.take_along_axis(found, np.argsort(~earlier, axis=1, kind="stable")[:, : self.count], axis=1)
         short = earlier.sum(1) < self.count
