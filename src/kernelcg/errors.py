@@ -1,5 +1,12 @@
 """Exceptions and warnings of the library."""
 
+import inspect
+import warnings
+from pathlib import Path
+
+FOLDER = str(Path(__file__).parent)
+"""Of the files of the library."""
+
 
 class SolveFailed(RuntimeError):
     """A linear solve did not reach its tolerance and the caller asked for an exception."""
@@ -31,3 +38,11 @@ class StateMismatch(ValueError):
 
 class ModelFileError(ValueError):
     """A file is no model of this library, is damaged, or needs a class or a version that is not here."""
+
+
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line that called the library, however deep in it this is said."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_code.co_filename.startswith(FOLDER):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)

@@ -4,6 +4,7 @@ import logging
 import pickle
 import re
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -28,6 +29,7 @@ from kernelcg.inference.bounds.verdict import Verdict
 from kernelcg.inference.gaussian.model import Noise
 from kernelcg.kernels import RBF, Kernel, Matern
 from kernelcg.preconditioners import recipe
+from kernelcg.solvers import Status
 
 
 def data(n=60, d=2, outputs=0, seed=0, noise=0.1):
@@ -748,6 +750,22 @@ def told(work):
         warnings.simplefilter("always")
         work()
     return record
+
+
+@pytest.mark.parametrize("method", ["predict", "log_predictive_density"])
+def test_warnings_of_answers_name_the_line_that_asked(method, monkeypatch):
+    X, y = data()
+    model = fixed().fit(X, y)
+    answer = type(model.posterior_).predict
+
+    def unconverged(self, *args, **options):
+        return replace(answer(self, *args, **options), status=Status.STAGNATED)
+
+    monkeypatch.setattr(type(model.posterior_), "predict", unconverged)
+    asked = {"predict": lambda: model.predict(X, return_std=True)}.get(method, lambda: getattr(model, method)(X, y))
+    (warning,) = told(asked)
+    assert warning.filename == __file__
+    assert "did not reach its tolerance" in str(warning.message)
 
 
 def test_one_warning_says_that_learning_ended_early():

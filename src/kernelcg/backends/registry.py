@@ -1,12 +1,12 @@
 """Which backends there are, and which one suits best."""
 
-import warnings
 from dataclasses import dataclass
 from functools import cache
 
 from kernelcg.arguments import matrix
 from kernelcg.backends.base import Backend, KernelMatrix
 from kernelcg.backends.native import Native
+from kernelcg.errors import warn_user
 from kernelcg.kernels import Kernel
 from kernelcg.subclasses import concrete_subclasses
 
@@ -96,7 +96,7 @@ def default(memory: int | str | None = None, threads: int | None = None, device:
 def _warn_once(reason: str) -> None:
     """Warn of the missing compiled module: the filters of `warnings` forget what was shown whenever they change."""
     what = f"{reason}. Until then torch computes the products with kernel matrices, several times slower."
-    warnings.warn(f"kernelcg: {what}", RuntimeWarning, stacklevel=3)
+    warn_user(f"kernelcg: {what}", RuntimeWarning)
 
 
 def passed_over(chosen: Backend, device: str) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from kernelcg.backends.dask_rows import DaskRows, dask_array
 from kernelcg.backends.references import Reference
 from kernelcg.backends.row_sources import RowSource, copied
+from kernelcg.errors import warn_user
 
 Floats = NDArray[np.float64]
 
@@ -95,7 +96,7 @@ def without_missing(X: Any, y: Any, noise_variance: Any, missing: str) -> tuple[
         raise ValueError(f"noise_variance has {len(noise_variance)} rows but y has {len(values)}")
     if absent.all():
         raise ValueError("every y is missing (NaN): there is nothing to fit")
-    warnings.warn(_words_on_missing(absent), stacklevel=4)
+    warn_user(_words_on_missing(absent))
     keep = np.flatnonzero(~absent.all(axis=1))
     known = noise_variance if np.ndim(noise_variance) == 0 else np.asarray(noise_variance)[keep]
     return _safe_indexing(X, keep), values[keep].astype(np.float64), known

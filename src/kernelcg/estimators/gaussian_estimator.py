@@ -1,6 +1,5 @@
 """What the estimators of real numbers with Gaussian noise share: how they are conditioned and what they warn of."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import MultiOutputMixin, RegressorMixin
 
-from kernelcg.errors import ConvergenceWarning
+from kernelcg.errors import ConvergenceWarning, warn_user
 from kernelcg.estimators.base import ProcessEstimator
 from kernelcg.estimators.data import as_tensor, require_magnitude
 from kernelcg.estimators.learning_warnings import at_given_bounds, early_end, runaways
@@ -94,7 +93,7 @@ class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # 
     def _shaped(self, values: Floats) -> Floats:
         return values if self._y_shape else values[:, 0]
 
-    def _warn_of_fit(self, start: Process | None, session: Session, *, stacklevel: int) -> None:
+    def _warn_of_fit(self, start: Process | None, session: Session) -> None:
         """Say in one warning what went wrong and what to do, if anything; nothing was learned without a ``start``."""
         learning, problems = self.learning_, []
         if start is not None and learning.failures:
@@ -120,7 +119,7 @@ class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # 
             )
         if problems:
             session.tell(EventKind.WARNING, "; ".join(problems))
-            warnings.warn("; ".join(problems), ConvergenceWarning, stacklevel=stacklevel)
+            warn_user("; ".join(problems), ConvergenceWarning)
 
     def _or_directly(self) -> str:
         """Return the advice to factorise, unless that was done."""
@@ -133,7 +132,7 @@ class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # 
     def _warn_of(self, status: Status, what: str, advice: str = "raise the noise or rtol") -> None:
         if status is not Status.CONVERGED:
             message = f"{what} did not reach its tolerance: {_event(status)}; {advice}"
-            warnings.warn(message, ConvergenceWarning, stacklevel=4)
+            warn_user(message, ConvergenceWarning)
 
 
 def _event(status: Status) -> str:

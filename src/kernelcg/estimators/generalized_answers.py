@@ -1,6 +1,5 @@
 """What a fitted model of counts, proportions or amounts answers: means, quantiles, draws, latent functions, scores."""
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
-from kernelcg.errors import ConvergenceWarning
+from kernelcg.errors import ConvergenceWarning, warn_user
 from kernelcg.estimators.chunked_answers import by_chunks
 from kernelcg.estimators.data import as_floats, as_tensor
 from kernelcg.estimators.laplace_estimator import Floats, LaplaceEstimator
@@ -223,4 +222,4 @@ def _warn_of_overflow(mean: Tensor, std: Tensor, found: LatentPrediction) -> Non
             f"mean {float(found.mean[worst, 0]):.3g} and variance {float(variance[worst]):.3g}. Use latent(), bound "
             "the variance of the kernel, or take mean='constant' away from the data"
         )
-        warnings.warn(message, ConvergenceWarning, stacklevel=4)
+        warn_user(message, ConvergenceWarning)

@@ -1,7 +1,6 @@
 """Kernel ridge regression without its n × n matrix."""
 
 import os
-from numbers import Real
 from typing import Any, Self
 
 import numpy as np
@@ -183,9 +182,8 @@ class KernelRidge(GaussianEstimator):
         noise = self._first_noise(kernel, X)
         Y, extra = y.reshape(len(y), -1).astype(np.float64), None
         if sample_weight is not None:
-            one = isinstance(sample_weight, Real)
-            given = sample_weight if one else as_floats(np.asarray(sample_weight), "sample_weight")
-            weights = _check_sample_weight(given, X, ensure_non_negative=True)
+            given = as_floats(sample_weight, "sample_weight")
+            weights = _check_sample_weight(given if given.ndim else given.item(), X, ensure_non_negative=True)
             X, Y, noise, extra = self._weighted(X, Y, weights, noise)
         self._y_shape = y.shape[1:]
         problem = self._regression(X, Y, extra, MeanKind.ZERO, plan)
@@ -285,4 +283,4 @@ class KernelRidge(GaussianEstimator):
         self.report_ = self.posterior_.report
         self.certificate_ = certificate(self.posterior_, probes=0, seed=plan.seed, from_zero=True)
         session.tell(EventKind.END, self.certificate_)
-        self._warn_of_fit(gp, session, stacklevel=4)
+        self._warn_of_fit(gp, session)

@@ -1,7 +1,6 @@
 """What the estimators with other likelihoods than Gaussian noise share: plan, learning, conditioning, warnings."""
 
 import math
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Generator, Tensor
 
-from kernelcg.errors import ConvergenceWarning
+from kernelcg.errors import ConvergenceWarning, warn_user
 from kernelcg.estimators.answers import Component
 from kernelcg.estimators.base import ProcessEstimator
 from kernelcg.estimators.data import as_tensor, require_magnitude
@@ -273,12 +272,12 @@ class LaplaceEstimator(ProcessEstimator):
     def _warn_of_fit(self, problems: list[str], session: Session) -> None:
         if problems:
             session.tell(EventKind.WARNING, "; ".join(problems))
-            warnings.warn("; ".join(problems), ConvergenceWarning, stacklevel=3)
+            warn_user("; ".join(problems), ConvergenceWarning)
 
     def _warn_of(self, status: Status, what: str) -> None:
         if status is not Status.CONVERGED:
             message = f"{what} did not reach its tolerance: {words(status)}; try method='direct' or a larger memory"
-            warnings.warn(message, ConvergenceWarning, stacklevel=5)
+            warn_user(message, ConvergenceWarning)
 
     # prediction
 
@@ -354,7 +353,7 @@ class LaplaceEstimator(ProcessEstimator):
                 "mode is not known better, or rounding of the inputs is amplified (see certificate_; scale the "
                 "features, bound the variance of the kernel, or lower rtol)"
             )
-            warnings.warn(message, ConvergenceWarning, stacklevel=5)
+            warn_user(message, ConvergenceWarning)
 
     def _warn_of_latent(self, found: LatentPrediction) -> None:
         """Warn if a latent mean or standard deviation may be off by too much of that standard deviation."""

@@ -223,7 +223,7 @@ class GPRegressor(RegressionAnswers):
             self._begin(problem, gp, plan, session)
             learned = self._learned(problem, gp, self.optimizer, plan, session)
             self._condition(problem, learned, plan, session)
-            self._warn_of_fit(gp, session, stacklevel=3)
+            self._warn_of_fit(gp, session)
         return self
 
     def _prepared(
@@ -299,7 +299,7 @@ class GPRegressor(RegressionAnswers):
             else:
                 posterior = self._updated(problem, gp, more, plan, session)
                 self._keep(posterior, self.learning_, plan, plan, session)
-            self._warn_of_fit(gp if learn else None, session, stacklevel=3)
+            self._warn_of_fit(gp if learn else None, session)
         return self
 
     def _updated(self, problem: Problem, gp: Process, more: Problem, plan: Plan, session: Session) -> Any:
