@@ -97,6 +97,15 @@ def client():
         yield found
 
 
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Let a few rows be enough for a cluster."""
+    from kernelcg.backends import dask
+
+    monkeypatch.setattr(dask, "LEAST_BLOCK", 120)
+    monkeypatch.setattr(dask, "BLOCK_GROWTH", 1.0)
+
+
 @pytest.fixture(scope="session", params=DTYPES)
 def precision(request):
     """Return the name of a precision in which products are computed, "float32" or "float64"."""

@@ -20,8 +20,9 @@ def examples(page):
 )
 def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code = compile(examples(page), str(page), "exec")
+    code, names = compile(examples(page), str(page), "exec"), {"__name__": "__main__"}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", DeprecationWarning)  # of packages that the examples import
-        exec(code, {"__name__": "__main__"})
+        exec(code, names)
+    assert set(code.co_names) & set(names), "the page defines something"

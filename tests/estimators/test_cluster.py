@@ -11,7 +11,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from both_workers import await_both
+from both_workers import await_both, data
 from sklearn.base import clone
 
 import kernelcg
@@ -23,20 +23,7 @@ from kernelcg.kernels import Kernel, Linear, Matern
 from kernelcg.kernels.distances import squared_distances
 from kernelcg.planning.plan import Storage
 
-ROWS = 300
-
-
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    """Let a few rows be enough for a cluster."""
-    monkeypatch.setattr(dask_backend, "LEAST_BLOCK", 120)
-    monkeypatch.setattr(dask_backend, "BLOCK_GROWTH", 1.0)
-
-
-def data(n=ROWS):
-    generator = np.random.default_rng(0)
-    X = generator.normal(size=(n, 2))
-    return X, np.sin(2 * X[:, 0]) + X[:, 1] + 0.3 * generator.normal(size=n)
+pytestmark = pytest.mark.usefixtures("small_blocks")
 
 
 def regressor(cluster=None, **options):

@@ -4,28 +4,15 @@ from functools import partial
 
 import numpy as np
 import pytest
+from both_workers import data
 
 from kernelcg import GPClassifier, GPGeneralizedRegressor, GPRegressor, KernelRidge
-from kernelcg.backends import dask as dask_backend
 from kernelcg.backends.parquet_rows import ParquetRows
 from kernelcg.kernels import Matern
 
 da = pytest.importorskip("dask.array")
 
-ROWS = 300
-
-
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    """Let a few rows be enough for a cluster."""
-    monkeypatch.setattr(dask_backend, "LEAST_BLOCK", 120)
-    monkeypatch.setattr(dask_backend, "BLOCK_GROWTH", 1.0)
-
-
-def data(n=ROWS):
-    generator = np.random.default_rng(0)
-    X = generator.normal(size=(n, 2))
-    return X, np.sin(2 * X[:, 0]) + X[:, 1] + 0.3 * generator.normal(size=n)
+pytestmark = pytest.mark.usefixtures("small_blocks")
 
 
 def ridge(**options):
