@@ -26,9 +26,10 @@ def digits_for(largest: float, least: float, n: int) -> int:
 
 
 def matrix(values: np.ndarray) -> arb_mat:
-    """Return (n, m) float64 numbers exactly."""
+    """Return (n, m) numbers exactly: float64, or such of flint as objects."""
     n, m = values.shape
-    return arb_mat(n, m, [arb(value) for value in np.asarray(values, np.float64).ravel().tolist()])
+    given = values if values.dtype == object else np.asarray(values, np.float64)
+    return arb_mat(n, m, [arb(value) for value in given.ravel().tolist()])
 
 
 def without_dust(A: arb_mat, size: float) -> arb_mat:

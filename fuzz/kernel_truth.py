@@ -14,7 +14,11 @@ from fuzz.high_precision import matrix
 CANCELLED = 448
 """Binary digits that |x|² + |y|² − 2xᵀy may lose: inputs may differ by 1e-10 where others are at 1e20 and beyond."""
 
-STATIONARY = ("RBF", "Matern", "RationalQuadratic", "Periodic", "Laplacian", "Constant")
+STATIONARY = (
+    *("RBF", "Matern", "RationalQuadratic", "Periodic", "Laplacian", "Constant"),
+    *("Wave", "Hamming", "Tanimoto", "MinMax", "GreatCircle"),
+)
+"""Kernels whose k(x, x) is the same everywhere."""
 
 
 def described(kernel: Any) -> tuple[Any, ...]:
@@ -24,6 +28,12 @@ def described(kernel: Any) -> tuple[Any, ...]:
         return kind, described(kernel.left), described(kernel.right)
     if kind == "Power":
         return kind, described(kernel.kernel), int(kernel.exponent)
+    if kind == "OnColumns":
+        return kind, described(kernel.part), [int(column) for column in kernel.columns]
+    if kind == "OnSphere":
+        return kind, described(kernel.part), float(kernel.radius)
+    if kind == "Warped":
+        return kind, described(kernel.part), *[np.asarray(one, dtype=np.float64) for one in (kernel.a, kernel.b)]
     names = {
         "RBF": ("lengthscale", "variance"),
         "Matern": ("lengthscale", "variance", "nu"),
@@ -34,6 +44,11 @@ def described(kernel: Any) -> tuple[Any, ...]:
         "Constant": ("variance",),
         "Cosine": ("variance",),
         "Polynomial": ("gamma", "coef0", "degree"),
+        "Wave": ("period", "variance"),
+        "Hamming": ("lengthscale", "variance"),
+        "Tanimoto": ("variance",),
+        "MinMax": ("variance",),
+        "GreatCircle": ("lengthscale", "variance", "radius"),
     }[kind]
     return kind, *[np.asarray(getattr(kernel, name), dtype=np.float64).copy() for name in names]
 
@@ -45,7 +60,7 @@ def is_stationary(kernel: tuple[Any, ...]) -> bool:
 
 
 def entries(kernel: tuple[Any, ...], X: np.ndarray, Y: np.ndarray) -> arb_mat:
-    """Return k(x_i, y_j) as an (n, m) matrix."""
+    """Return k(x_i, y_j) as an (n, m) matrix; X and Y hold floats, or numbers of any precision as objects."""
     return arb_mat(len(X), len(Y), _values(kernel, X, Y))
 
 
@@ -65,8 +80,15 @@ def _values(kernel: tuple[Any, ...], X: np.ndarray, Y: np.ndarray) -> list[arb]:
         return [a * b for a, b in zip(_values(numbers[0], X, Y), _values(numbers[1], X, Y), strict=True)]
     if kind == "Power":
         return [a ** numbers[1] for a in _values(numbers[0], X, Y)]
+    if kind in MAPS:
+        with ctx.workprec(ctx.prec + CANCELLED):
+            mapped = [MAPS[kind](numbers[1:], points) for points in (X, Y)]
+        return _values(numbers[0], *mapped)
     if kind == "Constant":
         return [arb(float(numbers[0]))] * (len(X) * len(Y))
+    if kind in PAIRS:
+        with ctx.workprec(ctx.prec + 128):
+            return [PAIRS[kind](numbers, x, y).mid() for x in _rows(X) for y in _rows(Y)]
     if kind == "Linear":
         return _inner(X, Y, _spread(numbers[0], X))
     if kind == "Polynomial":
@@ -81,6 +103,91 @@ def _values(kernel: tuple[Any, ...], X: np.ndarray, Y: np.ndarray) -> list[arb]:
         return _laplacian(X, Y, lengthscale, variance)
     squares = _squared_distances(X, Y, [1 / (one * one) for one in lengthscale])
     return [variance * one for one in _profile(kind, numbers[2:], squares)]
+
+
+def _rows(X: np.ndarray) -> list[list[arb]]:
+    return [[arb(value) for value in row] for row in X.tolist()]
+
+
+def _objects(rows: list[list[arb]]) -> np.ndarray:
+    """Return rows of numbers as an array of objects."""
+    found = np.empty((len(rows), len(rows[0]) if rows else 0), dtype=object)
+    for i, row in enumerate(rows):
+        found[i] = row
+    return found
+
+
+def _columns(numbers: list[Any], X: np.ndarray) -> np.ndarray:
+    return X[:, numbers[0]]
+
+
+def _sphere(numbers: list[Any], X: np.ndarray) -> np.ndarray:
+    """Return (n, 3) points on a sphere of this radius, for latitudes and longitudes in degrees."""
+    radius = arb(numbers[0])
+    places = [(latitude / 180, longitude / 180) for latitude, longitude in _rows(X)]
+    return _objects(
+        [
+            [radius * u.cos_pi() * v.cos_pi(), radius * u.cos_pi() * v.sin_pi(), radius * u.sin_pi()]
+            for u, v in places
+        ]
+    )
+
+
+def _warped(numbers: list[Any], X: np.ndarray) -> np.ndarray:
+    """Return 1 − (1 − x^a)^b."""
+    a, b = (_spread(one, X) for one in numbers)
+    return _objects([[_bent(x, p, q) for x, p, q in zip(row, a, b, strict=True)] for row in _rows(X)])
+
+
+def _bent(x: arb, a: arb, b: arb) -> arb:
+    return x if x == 0 or x == 1 else (1 - (1 - x**a) ** b).mid()
+
+
+def _wave(numbers: list[Any], x: list[arb], y: list[arb]) -> arb:
+    period = np.broadcast_to(numbers[0], len(x)).tolist()
+    turns = sum(((a - b) / p for a, b, p in zip(x, y, period, strict=True)), arb(0))
+    return arb(float(numbers[1])) * (2 * turns).cos_pi()
+
+
+def _hamming(numbers: list[Any], x: list[arb], y: list[arb]) -> arb:
+    lengthscale = np.broadcast_to(numbers[0], len(x)).tolist()
+    differences = (1 / arb(one) for a, b, one in zip(x, y, lengthscale, strict=True) if not a == b)
+    return arb(float(numbers[1])) * _falling(sum(differences, arb(0)))
+
+
+def _tanimoto(numbers: list[Any], x: list[arb], y: list[arb]) -> arb:
+    common = sum((a * b for a, b in zip(x, y, strict=True)), arb(0))
+    union = sum((a * a + b * b for a, b in zip(x, y, strict=True)), arb(0)) - common
+    return arb(float(numbers[0])) * (common / union if union > 0 else 1)
+
+
+def _min_max(numbers: list[Any], x: list[arb], y: list[arb]) -> arb:
+    pairs = [(a, b) if a < b else (b, a) for a, b in zip(x, y, strict=True)]
+    high = sum((b for _, b in pairs), arb(0))
+    return arb(float(numbers[0])) * (sum((a for a, _ in pairs), arb(0)) / high if high > 0 else 1)
+
+
+def _great_circle(numbers: list[Any], x: list[arb], y: list[arb]) -> arb:
+    """Return σ² e^(−rθ / l) with sin²(θ/2) by the formula of haversines."""
+    lengthscale, variance, radius = (arb(float(number)) for number in numbers)
+    (u, v), (s, t) = ([value / 180 for value in point] for point in (x, y))
+    squared = ((u - s) / 2).sin_pi() ** 2 + u.cos_pi() * s.cos_pi() * ((v - t) / 2).sin_pi() ** 2
+    half = squared.mid().sqrt() if squared.mid() > 0 else arb(0)
+    angle = 2 * (half.asin() if half < 1 else arb.pi() / 2)
+    return variance * _falling(radius * angle / lengthscale)
+
+
+MAPS = {"OnColumns": _columns, "OnSphere": _sphere, "Warped": _warped}
+"""Maps of the inputs before a kernel sees them."""
+
+PAIRS = {
+    "Wave": _wave,
+    "Hamming": _hamming,
+    "Tanimoto": _tanimoto,
+    "MinMax": _min_max,
+    "GreatCircle": _great_circle,
+}
+"""Kernels that are computed pair by pair."""
 
 
 def _falling(q: arb) -> arb:

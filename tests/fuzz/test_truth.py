@@ -28,6 +28,15 @@ KERNELS = [
     kernels.Polynomial(0.5, 1.0, 3) * kernels.RBF(1.0),
     kernels.Cosine(2.0),
     kernels.Power(kernels.RBF(1.0), 2),
+    kernels.RBF(0.8).on(1) + kernels.Matern(0.5).on([1, 0]),
+    kernels.Wave([0.7, 3.0], 2.0),
+    kernels.spectral_mixture([0.5, 2.0], [1.0, 0.3], [1.0, 0.4]),
+    kernels.additive(lambda d: kernels.RBF([1.0] * d, 0.3), 2, order=2),
+    kernels.OnSphere(kernels.Matern(900.0, nu=2.5)),
+    kernels.OnSphere(kernels.RBF(0.3), radius=1.0),
+    kernels.GreatCircle(300.0, 2.0),
+    kernels.Hamming([0.5, 2.0], 3.0),
+    kernels.Tanimoto(2.0),
 ]
 
 
@@ -39,6 +48,19 @@ def test_kernels_are_those_of_the_library(kernel):
     X, Y = rng.normal(size=(5, 2)), rng.normal(size=(4, 2))
     found = np.array([float(v) for v in entries(described(kernel), X, Y).entries()]).reshape(5, 4)
     expected = kernel(torch.from_numpy(X), torch.from_numpy(Y)).detach().numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
+
+
+AMOUNTS = [kernels.MinMax(2.0), kernels.Warped(kernels.RBF([0.5, 2.0]), [0.4, 3.0], 1.7), kernels.Hamming(0.7)]
+
+
+@pytest.mark.parametrize("kernel", AMOUNTS, ids=lambda kernel: type(kernel).__name__)
+def test_kernels_of_amounts_are_those_of_the_library(kernel):
+    import torch
+
+    X = np.array([[0.0, 0.5], [1.0, 0.25], [0.0, 0.0], [1.0, 1.0], [1e-9, 0.5]])
+    found = np.array([float(v) for v in entries(described(kernel), X, X[1:]).entries()]).reshape(5, 4)
+    expected = kernel(torch.from_numpy(X), torch.from_numpy(X[1:])).detach().numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
 
 
