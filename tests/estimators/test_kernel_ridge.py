@@ -215,3 +215,17 @@ def test_errors_count_beside_the_size_of_y(method):
     model = KernelRidge(1e-9, kernel="rbf", gamma=0.5, method=method, rtol=1e-4).fit(X, np.full(30, -2e3))
     assert model.certificate_.spread == pytest.approx(2e3)
     assert model.certificate_.verdict is Verdict.CERTIFIED
+
+
+@pytest.mark.parametrize("method", ["direct", "iterative"])
+@pytest.mark.parametrize("factor", [2.0**-40, 2.0**40])
+def test_multiples_of_y_have_multiples_of_everything(method, factor):
+    X, y = data()
+    options = {"alpha": 1e-6, "kernel": "rbf", "method": method, "rtol": 1e-4}
+    one, other = (KernelRidge(**options).fit(X, scale * y) for scale in (1.0, factor))
+    np.testing.assert_array_equal(other.predict(X), factor * one.predict(X))
+    of_one, of_other = one.certificate_, other.certificate_
+    assert of_other.verdict is of_one.verdict
+    for name in ("mean_error", "error_at_data", "noise", "spread"):
+        assert getattr(of_other, name) == pytest.approx(factor * getattr(of_one, name), rel=1e-9)
+    assert of_one.noise == pytest.approx(1e-3 * np.sqrt(np.mean(y**2)))  # √(alpha / k(x, x)) of y

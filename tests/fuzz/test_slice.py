@@ -16,7 +16,7 @@ os.environ["KERNELCG_PROFILE"] = "typical"
 ROWS = 100
 """Rows of the problems of the slice, at most."""
 
-PROBLEMS = {"regression": range(40), "laplace": range(40), "ridge": range(12), "batches": range(8)}
+PROBLEMS = {"regression": range(40), "laplace": range(40), "ridge": range(12), "batches": range(8), "questions": range(10)}
 
 UNMENDED: dict[tuple[str, int], str] = {}
 """Problems that show a defect which is not mended yet, with the reason; delete those that are."""
@@ -49,9 +49,16 @@ ONCE_BROKEN = {
 """Regressions that once broke a promise, of whatever size, and how."""
 
 
-@pytest.mark.parametrize("seed", ONCE_BROKEN)
-def test_promises_that_were_broken_once(seed):
-    outcome = judged(("regression", seed))
+ELSEWHERE_BROKEN = {
+    ("laplace", 20374): "an evidence whose bracket left out the error of points with negative curvature",
+    ("ridge", 20334): "y of 1e-7 judged by the root of alpha, which has other units: off by 75 times rtol of y",
+}
+"""Problems of other families that once broke a promise."""
+
+
+@pytest.mark.parametrize("task", [*(("regression", seed) for seed in ONCE_BROKEN), *ELSEWHERE_BROKEN], ids=str)
+def test_promises_that_were_broken_once(task):
+    outcome = judged(task)
     assert outcome.good, "\n".join([outcome.story, *outcome.violations, *outcome.failures])
 
 

@@ -4,9 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.base import MultiOutputMixin, RegressorMixin
+from torch import Tensor
 
+from kernelcg.backends import Backend
 from kernelcg.errors import ConvergenceWarning, warn_user
 from kernelcg.estimators.base import ProcessEstimator
 from kernelcg.estimators.data import as_tensor, require_magnitude
@@ -31,6 +34,9 @@ Problem = Regression | Outputs
 Process = GaussianProcess | OutputProcesses
 """Data and process of one system, or of several outputs with systems of their own."""
 
+Placed = tuple[Tensor, Tensor, Tensor | None, str, Backend, torch.dtype | None]
+"""The first fields of a problem: X, Y, known variances, drift, backend, precision."""
+
 
 class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # type: ignore[misc]  # sklearn is untyped
     """An estimator built on a `Posterior`."""
@@ -40,9 +46,11 @@ class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # 
     certificate_: Certificate | OutputsCertificate
     _y_shape: tuple[int, ...]
 
-    def _regression(self, X: Any, Y: Any, known: Any, mean: str, plan: Plan | None = None) -> Regression:
+    def _regression(
+        self, X: Any, Y: Any, known: Any, mean: str, plan: Plan | None = None, *, relative: bool = False
+    ) -> Regression:
         """Return the problem on the device, with the backend and the precision that were asked for."""
-        problem = Regression(*self._placed(X, Y, known, mean, plan))
+        problem = Regression(*self._placed(X, Y, known, mean, plan), relative=relative)
         planned_fit(
             self, problem, problem.workload(parameters=0), 1, seed=0
         )  # refuses memory before a kernel is touched
@@ -54,7 +62,7 @@ class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # 
         planned_fit(self, problem, problem.workload(parameters=0), 1, seed=0)
         return problem
 
-    def _placed(self, X: Any, Y: Any, known: Any, mean: str, plan: Plan | None) -> tuple[Any, ...]:
+    def _placed(self, X: Any, Y: Any, known: Any, mean: str, plan: Plan | None) -> Placed:
         """Return the fields of a problem."""
         remedy = "scale the features, for example by sklearn.preprocessing.StandardScaler"
         require_magnitude(X, "X", remedy)

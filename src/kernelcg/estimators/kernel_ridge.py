@@ -186,7 +186,7 @@ class KernelRidge(GaussianEstimator):
             weights = _check_sample_weight(given if given.ndim else given.item(), X, ensure_non_negative=True)
             X, Y, noise, extra = self._weighted(X, Y, weights, noise)
         self._y_shape = y.shape[1:]
-        problem = self._regression(X, Y, extra, MeanKind.ZERO, plan)
+        problem = self._regression(X, Y, extra, MeanKind.ZERO, plan, relative=True)
         require_covariance(kernel, problem.X, learned=self.selection is not None)
         gp = GaussianProcess(kernel, noise)
         count = learned_count(gp, self.selection is not None)
@@ -281,6 +281,6 @@ class KernelRidge(GaussianEstimator):
             self.X_fit_ = problem.X.cpu().numpy()
         self.dual_coef_ = self._shaped(self.posterior_.weights.X.cpu().numpy())
         self.report_ = self.posterior_.report
-        self.certificate_ = certificate(self.posterior_, probes=0, seed=plan.seed, from_zero=True)
+        self.certificate_ = certificate(self.posterior_, probes=0, seed=plan.seed)
         session.tell(EventKind.END, self.certificate_)
         self._warn_of_fit(gp, session)

@@ -10,6 +10,7 @@ from kernelcg.inference.bounds.log_evidence import UNKNOWN, log_evidence
 from kernelcg.inference.bounds.rounding import STANDARDISED, UNIT_ROUNDOFF, error_of_drift
 from kernelcg.inference.bounds.verdict import Verdict
 from kernelcg.inference.gaussian.brackets import evaluated
+from kernelcg.inference.gaussian.model import root_mean_squares
 from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.solvers import Status
 
@@ -38,7 +39,7 @@ class Certificate:
     error_at_data : upper bound of the same at the data, which is less
     rounding_floor : the part of ``mean_error`` that is due to rounding alone
     noise, spread : the standard deviations of the noise and of y, of the output where that is least; in kernel ridge
-        regression the roots of alpha and of the mean square of y
+        regression the root mean square of y, and √(alpha / k(x, x)) of that
     log_marginal_likelihood, standard_error : the value at these hyperparameters, and its error over the probes
     lower, upper : with these probes, exact solves and exact arithmetic it lies in between; −∞ or ∞ where no bound is
         known
@@ -141,12 +142,11 @@ def certificate(
     seed: int = 0,
     unit: float = 1.0,
     offset: float = 0.0,
-    from_zero: bool = False,
 ) -> Certificate:
     """Return what is known about the posterior; y is ``unit`` times Y plus something no larger than ``offset``.
 
-    Without ``probes`` the log marginal likelihood is left out (NaN). With ``from_zero`` the spread of y is its root
-    mean square, as suits a model that takes no mean out of y.
+    Without ``probes`` the log marginal likelihood is left out (NaN). In kernel ridge, which takes no mean out of y, the
+    spread of y is its root mean square.
     """
     weights, problem = posterior.weights, posterior.problem
     right = problem.Y - problem.H @ posterior.beta
@@ -155,9 +155,7 @@ def certificate(
     everywhere, floors = largest_errors(posterior)
     bounds = (everywhere, errors_at_data(posterior), floors)
     anywhere, at_data, floor = (unit * float(bound.max()) + 2 * UNIT_ROUNDOFF * offset for bound in bounds)
-    sizes = problem.Y.abs().amax(0).clamp_min(1e-300)  # squares of y itself may overflow
-    scaled = problem.Y / sizes
-    spreads = sizes * (scaled.square().mean(0).sqrt() if from_zero else scaled.std(0, correction=0))
+    spreads = root_mean_squares(problem.Y if problem.relative else problem.Y - problem.Y.mean(0))
     evidence = log_evidence(posterior, probes, seed) if probes else UNKNOWN
     solved = posterior.report.status
     return Certificate(
@@ -168,7 +166,7 @@ def certificate(
         mean_error=anywhere,
         error_at_data=min(at_data, anywhere),
         rounding_floor=floor,
-        noise=unit * math.sqrt(float(posterior.A.diagonal.median())),
+        noise=unit * float(problem.amplitudes(posterior.A).min()) * math.sqrt(float(posterior.A.diagonal.median())),
         spread=unit * float(spreads[spreads > 0].min()) if bool((spreads > 0).any()) else 0.0,
         log_marginal_likelihood=evidence.value,
         standard_error=evidence.standard_error,
@@ -219,7 +217,7 @@ def _evaluation_at_data(posterior: Posterior, of_Y: Tensor) -> Tensor:
     """
     weights, problem, rounding = posterior.weights, posterior.problem, posterior.rounding
     bound = rounding.of_mean(rounding.root, weights.X)
-    if float(bound.max()) <= 1e-3 * math.sqrt(posterior.A.spectrum_floor()):
+    if bool((bound.amax(0) <= 1e-3 * problem.amplitudes(posterior.A) * math.sqrt(posterior.A.spectrum_floor())).all()):
         return bound
     scaled = posterior.A.diagonal[:, None] * weights.X
     in_float64, _ = evaluated(posterior, problem.X, weights, posterior.beta, math.inf)

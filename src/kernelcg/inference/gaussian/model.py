@@ -1,6 +1,7 @@
 """A Gaussian process prior with noise, its drift, and the data it is conditioned on."""
 
 import copy
+import math
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
@@ -68,6 +69,7 @@ class Regression:
     precision : of the products in iterative work; None means float32 where its rounding stays below the noise
     pricing : what choices by cost go by
     stored : whether K is stored for the products of iterative work
+    relative : whether Y has no units in common with the kernel, as in kernel ridge: errors then count beside Y alone
 
     Attributes
     ----------
@@ -82,6 +84,7 @@ class Regression:
     precision: torch.dtype | None = None
     pricing: Pricing = Pricing()
     stored: bool = False
+    relative: bool = False
     points: Points = field(init=False)
     """X where the products run."""
     drift: Drift = field(init=False)
@@ -134,6 +137,18 @@ class Regression:
                 return A.stored()
         return A
 
+    def amplitudes(self, A: KernelPlusDiagonal) -> Tensor:
+        """Return (c,) s for which s²A is the covariance of each column of Y: 1, or where Y is `relative`, by its size.
+
+        Multiples of Y then have multiples of everything. The size is the root mean square of Y beside that of √k(x, x).
+        """
+        ones = self.Y.new_ones(self.Y.shape[1])
+        if not self.relative:
+            return ones
+        signal = math.sqrt(float(A.kernel_diagonal().mean()))
+        sizes = root_mean_squares(self.Y)
+        return torch.where(sizes > 0, sizes / signal, ones) if signal > 0 else ones
+
     def at_price(self, pricing: Pricing) -> Self:
         """Return the problem with other prices, by which the work chooses between preconditioners."""
         changed = copy.copy(self)  # the drift stays as it was fitted
@@ -157,3 +172,9 @@ class Regression:
         """Return the problem on some of the rows."""
         known = None if self.noise_variance is None else self.noise_variance[rows]
         return replace(self, X=self.X[rows], Y=self.Y[rows], noise_variance=known)
+
+
+def root_mean_squares(Y: Tensor) -> Tensor:
+    """Return (c,) the root mean square of each column, also where squares would overflow."""
+    largest = Y.abs().amax(0).clamp_min(1e-300)
+    return largest * (Y / largest).square().mean(0).sqrt()

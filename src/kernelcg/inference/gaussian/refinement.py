@@ -40,7 +40,7 @@ class Fitted:
     weights: Certified  # of A a = Y − Hβ
     drift_weights: Certified  # of A G = H
 
-    def visible(self, A: KernelPlusDiagonal, *, rounding: bool = False) -> float:
+    def visible(self, problem: Regression, A: KernelPlusDiagonal, *, rounding: bool = False) -> float:
         """Return the largest error, or the part of it that is rounding, in parts of what it would be seen beside.
 
         An error ε of a makes one of up to ε √k(x, x) in the mean; errors ε_j of G_j make one of up to
@@ -49,7 +49,7 @@ class Fitted:
         of_a, of_G = (part.floor if rounding else part.error for part in (self.weights, self.drift_weights))
         lengths = self.drift_weights.quadratic.clamp_min(1e-300).sqrt()
         unit = math.sqrt(float(A.kernel_diagonal().max()) / A.spectrum_floor())
-        return unit * max(float(of_a.max()), float((of_G / lengths).sum()))
+        return unit * max(float((of_a / problem.amplitudes(A)).max()), float((of_G / lengths).sum()))
 
 
 def refined(
@@ -66,11 +66,11 @@ def refined(
     a ← a + A⁻¹(b − Aa) is iterated, which costs O(n²) a step, and without one by further solves with the preconditioner
     P, where the error would leave little to say about the mean.
     """
-    if fitted.visible(A) <= NEGLIGIBLE:
+    if fitted.visible(problem, A) <= NEGLIGIBLE:
         return fitted
     factor = bound.P if isinstance(bound, Exact) else None
-    seen, precise, columns = fitted.visible(A, rounding=True), None, _solution(fitted).shape[1]
-    if seen > NEGLIGIBLE and (factor is not None or seen > 0.3 * fitted.visible(A)):
+    seen, precise, columns = fitted.visible(problem, A, rounding=True), None, _solution(fitted).shape[1]
+    if seen > NEGLIGIBLE and (factor is not None or seen > 0.3 * fitted.visible(problem, A)):
         precise = LongDouble.of(A, columns)
     if precise is not None:
         fitted = _certified(problem, A, fitted.beta, _solution(fitted), bound, precise)
@@ -83,7 +83,11 @@ def refined(
         return solve(A, B, preconditioner=P, stopping=INNER).solution
 
     fitted = _iterated(problem, A, fitted, bound, solved, precise or rounding)
-    if precise is None and fitted.visible(A, rounding=True) > NEGLIGIBLE and says_little(problem, A, fitted.weights):
+    if (
+        precise is None
+        and fitted.visible(problem, A, rounding=True) > NEGLIGIBLE
+        and says_little(problem, A, fitted.weights)
+    ):
         precise = LongDouble.of(A, columns)
         fitted = fitted if precise is None else _certified(problem, A, fitted.beta, _solution(fitted), bound, precise)
     return fitted
@@ -92,7 +96,9 @@ def refined(
 def says_little(problem: Regression, A: KernelPlusDiagonal, weights: Certified) -> bool:
     """Whether the error of the mean may be visible beside the noise at the data, or beside Y elsewhere."""
     spread, largest = problem.Y.std(0, correction=0), math.sqrt(float(A.kernel_diagonal().max()))
-    at_data = torch.maximum(weights.error, (weights.R.abs() / A.diagonal.sqrt()[:, None]).amax(0))
+    at_data = torch.maximum(weights.error, (weights.R.abs() / A.diagonal.sqrt()[:, None]).amax(0)) / problem.amplitudes(
+        A
+    )
     elsewhere = largest * weights.error > LARGEST_ELSEWHERE * spread
     return bool((at_data > LARGEST_ERROR).any()) or bool((elsewhere & (spread > 0)).any())
 
@@ -112,7 +118,7 @@ def _iterated(
     """
 
     def left(one: Fitted) -> float:
-        return one.visible(A) - one.visible(A, rounding=True)
+        return one.visible(problem, A) - one.visible(problem, A, rounding=True)
 
     for _ in range(REFINEMENTS):
         before = left(fitted)
@@ -122,7 +128,7 @@ def _iterated(
         beta, X, tail = _corrected(problem, fitted, correction, in_long_double=isinstance(arithmetic, LongDouble))
         better = _certified(problem, A, beta, X, bound, arithmetic, tail)
         after = left(better)
-        if better.visible(A) < fitted.visible(A):
+        if better.visible(problem, A) < fitted.visible(problem, A):
             fitted = better
         if not after < WORTHWHILE * before:
             break
