@@ -27,6 +27,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +48,11 @@ FEATURES, COLUMNS = 8, 16
 LONGEST_STOP = 10.0
 """Seconds for which a worker is stopped at most."""
 
-HANG = 1800.0
-"""Seconds after which a fit counts as one that hangs."""
+HANG = 600.0
+"""Seconds after which a fit counts as one that hangs, and a worker as one that does not come back."""
+
+POINTS = 20
+"""Points of a prediction that a fault may meet, in multiples of n: a second, not a tenth of one."""
 
 
 @contextmanager
@@ -249,71 +254,148 @@ def ridge(n: int, table: Table) -> None:
 # faults
 
 
+@dataclass
+class Disturbed:
+    """A fit and a prediction, what each of them took, and the fault that meets one of them."""
+
+    meets: str = ""
+    """The phase in which the time until the fault begins."""
+    fault: threading.Timer | None = None
+    struck: str = "never"
+    """The phase in which the fault was injected."""
+    phase: str = ""
+    began: dict[str, float] = field(default_factory=dict)
+    found: tuple[np.ndarray, np.ndarray] | None = None
+
+    def enter(self, phase: str) -> None:
+        self.phase, self.began[phase] = phase, time.perf_counter()
+        if self.fault is not None and phase == self.meets:
+            self.fault.start()
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Return the time of each phase that is over."""
+        return {phase: self.began[later] - self.began[phase] for phase, later in pairwise(self.began)}
+
+
 def faults(n: int, table: Table, count: int = 20, seed: int = 0) -> None:
-    """Disturb fits and predictions, one fault each, and compare every bit with an undisturbed one."""
+    """Disturb fits and predictions, one fault each, and compare every bit with an undisturbed one.
+
+    A fault that is injected when the prediction is over is drawn again.
+    """
     X = normal(n, 3, 0)
     y = (torch.sin(X[:, 0]) + 0.1 * normal(n, 1, 1)[:, 0]).numpy()
+    points = torch.cat([X + 0.01 * shift for shift in range(POINTS)]).numpy()
     draw = random.Random(seed)
 
-    def fitted(client: Client) -> tuple[np.ndarray, np.ndarray]:
+    def work(client: Client, noted: Disturbed) -> None:
         options = {"method": "iterative", "optimizer": "adam", "max_iter": 2, "probes": 4, "noise": 0.05}
+        noted.enter("fit")
         model = GPRegressor(Matern([1.0] * 3), cluster=client, **options).fit(X.numpy(), y)
-        return model.posterior_.weights.X.numpy(), model.predict(X.numpy() + 0.1)
+        noted.enter("predict")
+        noted.found = model.posterior_.weights.X.numpy(), model.predict(points)
+        noted.enter("over")
 
-    with cluster(2) as client, ExitStack() as stack:
+    with cluster(2) as client:
+        work(client, Disturbed())  # measures the machine, loads modules
+        calm = Disturbed()
+        work(client, calm)
+        usual = sum(calm.seconds.values())
+        while len(table.rows) < count:
+            before, kind, noted = await_two(client), draw.choice(FAULTS), Disturbed(draw.choice(PHASES))
+            when = draw.uniform(0, calm.seconds[noted.meets])
+            taken = disturbed(client, lambda noted=noted: work(client, noted), kind, when, draw, noted)
+            if noted.struck == "over":
+                continue
+            equal = noted.found and all(np.array_equal(a, b) for a, b in zip(calm.found, noted.found, strict=True))
+            result = "the same bits" if equal else "WRONG" if noted.found else "HANGS" if taken > HANG else "RAISED"
+            row = {"fault": len(table.rows), "kind": kind.__name__, "during": noted.struck, "after s": round(when, 2)}
+            row |= {"n": n, "seconds": round(taken, 1), "calm s": round(usual, 1), "result": result}
+            table.add(row | {"processes lost": len(before - await_two(client))})
+
+
+def disturbed(
+    client: Client, work: Callable[[], None], kind: "Fault", when: float, draw: random.Random, noted: Disturbed
+) -> float:
+    """Return the seconds of some work during which a fault is injected; a worker that joins leaves afterwards."""
+    with ExitStack() as stack:
+
+        def strike() -> None:
+            inject = kind(client, draw, stack)
+            noted.struck = noted.phase
+            inject()
+
+        noted.fault, thread = threading.Timer(when, strike), threading.Thread(target=work, daemon=True)
         began = time.perf_counter()
-        calm = fitted(client)
-        usual = time.perf_counter() - began
-        for number in range(count):
-            client.wait_for_workers(2, timeout=120)
-            kind, when = draw.choice(FAULTS), draw.uniform(0, 0.7 * usual)
-            began, found = time.perf_counter(), list[Any]()
-            work = threading.Thread(target=lambda: found.append(fitted(client)), daemon=True)  # noqa: B023
-            late = threading.Timer(when, kind, (client, draw, stack, number))
-            late.start()
-            work.start()
-            work.join(HANG)
-            taken = time.perf_counter() - began
-            late.join()
-            equal = bool(found) and all(np.array_equal(a, b) for a, b in zip(calm, found[0], strict=True))
-            verdict = "the same bits" if equal else "WRONG" if found else "HANGS" if work.is_alive() else "RAISED"
-            row = {"fault": number, "kind": kind.__name__, "after s": round(when, 1), "n": n}
-            table.add(row | {"fit s": round(taken, 1), "calm s": round(usual, 1), "result": verdict})
+        thread.start()
+        thread.join(HANG)
+        taken = time.perf_counter() - began
+        if noted.fault.ident is not None:
+            noted.fault.join()
+    return taken
 
 
-def worker_pid(client: Client, draw: random.Random) -> int:
-    found: dict[str, int] = client.run(os.getpid)
-    return draw.choice(sorted(found.values()))
+def await_two(client: Client) -> set[int]:
+    """Wait until exactly two workers answer, and return their processes."""
+    began = time.perf_counter()
+    while len(found := pids(client)) != 2 or len(client.scheduler_info(n_workers=-1)["workers"]) != 2:
+        if time.perf_counter() - began > HANG:
+            raise TimeoutError(f"after {HANG:g} s there are {len(found)} workers instead of two")
+        time.sleep(0.2)
+    return set(found)
 
 
-def killed(client: Client, draw: random.Random, stack: ExitStack, number: int) -> None:
-    """A worker loses its power; its nanny starts another."""
-    os.kill(worker_pid(client, draw), signal.SIGKILL)
+Fault = Callable[[Client, random.Random, ExitStack], Callable[[], None]]
+"""Chooses whom a fault meets, and returns what injects it."""
 
 
-def stopped(client: Client, draw: random.Random, stack: ExitStack, number: int) -> None:
-    """A worker does nothing for a while, and answers nobody."""
-    pid = worker_pid(client, draw)
-    os.kill(pid, signal.SIGSTOP)
-    time.sleep(draw.uniform(1, LONGEST_STOP))
-    os.kill(pid, signal.SIGCONT)
+def pids(client: Client) -> list[int]:
+    return sorted(client.run(os.getpid, on_error="ignore").values())
 
 
-def restarted(client: Client, draw: random.Random, stack: ExitStack, number: int) -> None:
-    """A worker is restarted in good order."""
-    client.restart_workers([draw.choice(sorted(client.scheduler_info(n_workers=-1)["workers"]))], timeout=120)
+def killed(client: Client, draw: random.Random, stack: ExitStack) -> Callable[[], None]:
+    """Let a worker lose its power; its nanny starts another."""
+    pid = draw.choice(pids(client))
+    return lambda: os.kill(pid, signal.SIGKILL)
 
 
-def joined(client: Client, draw: random.Random, stack: ExitStack, number: int) -> None:
-    """A worker joins late, and stays until the end."""
-    start_worker(stack, client.scheduler.address, 10 + number)
+def stopped(client: Client, draw: random.Random, stack: ExitStack) -> Callable[[], None]:
+    """Let a worker do nothing for a while, and answer nobody."""
+    pid, seconds = draw.choice(pids(client)), draw.uniform(1, LONGEST_STOP)
+
+    def stop() -> None:
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(seconds)
+        os.kill(pid, signal.SIGCONT)
+
+    return stop
 
 
-def all_killed(client: Client, draw: random.Random, stack: ExitStack, number: int) -> None:
-    """All workers are lost at once; their nannies start others."""
-    for pid in client.run(os.getpid).values():
-        os.kill(pid, signal.SIGKILL)
+def restarted(client: Client, draw: random.Random, stack: ExitStack) -> Callable[[], None]:
+    """Restart a worker in good order."""
+    worker = draw.choice(sorted(client.scheduler_info(n_workers=-1)["workers"]))
+    return lambda: client.restart_workers([worker], timeout=120)
 
+
+def joined(client: Client, draw: random.Random, stack: ExitStack) -> Callable[[], None]:
+    """Let a worker join late, and leave when the work is done."""
+    start_worker(stack, client.scheduler.address, 2)
+    client.wait_for_workers(3, timeout=120)
+    return lambda: None
+
+
+def all_killed(client: Client, draw: random.Random, stack: ExitStack) -> Callable[[], None]:
+    """Lose all workers at once; their nannies start others."""
+    every = pids(client)
+
+    def kill() -> None:
+        for pid in every:
+            os.kill(pid, signal.SIGKILL)
+
+    return kill
+
+
+PHASES = ("fit", "fit", "predict")
 
 FAULTS = (killed, killed, stopped, restarted, joined, all_killed)
 
