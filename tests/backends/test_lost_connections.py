@@ -1,5 +1,6 @@
 """A scheduler that is lost, or started again between two fits: processes of their own, real sockets."""
 
+import asyncio
 import socket
 import time
 from contextlib import ExitStack, contextmanager
@@ -76,3 +77,28 @@ def test_a_scheduler_that_is_lost_for_good():
         with pytest.raises(ClusterFailed, match="the cluster was lost"):
             K.product(normal(ROWS, 1, 2))
     assert torch.allclose(K.product(normal(ROWS, 1, 2)), found, rtol=1e-12, atol=1e-12), "in this process, once closed"
+
+
+def test_the_last_worker_is_lost_with_results_that_were_not_fetched(monkeypatch):
+    port = free_port()
+    address = f"tcp://127.0.0.1:{port}"
+    with ExitStack() as stack:
+        stack.enter_context(scheduler_at("127.0.0.1", port))
+        worker = stack.enter_context(worker_at("127.0.0.2", address))
+        client = stack.enter_context(connected(address))
+        K, _ = product(client, patience=2.0)
+        gather = client.gather
+
+        def gather_and_lose(futures, **options):
+            async def found():
+                while not all(future.done() for future in futures):
+                    await asyncio.sleep(0.01)
+                worker.kill()
+                worker.wait()
+                return await gather(futures, **options)
+
+            return found()
+
+        monkeypatch.setattr(client, "gather", gather_and_lose)
+        with pytest.raises(ClusterFailed, match="no workers for 2 s"):
+            K.product(normal(ROWS, 1, 2))
