@@ -126,10 +126,7 @@ def _sphere(numbers: list[Any], X: np.ndarray) -> np.ndarray:
     radius = arb(numbers[0])
     places = [(latitude / 180, longitude / 180) for latitude, longitude in _rows(X)]
     return _objects(
-        [
-            [radius * u.cos_pi() * v.cos_pi(), radius * u.cos_pi() * v.sin_pi(), radius * u.sin_pi()]
-            for u, v in places
-        ]
+        [[radius * u.cos_pi() * v.cos_pi(), radius * u.cos_pi() * v.sin_pi(), radius * u.sin_pi()] for u, v in places]
     )
 
 
@@ -151,7 +148,7 @@ def _wave(numbers: list[Any], x: list[arb], y: list[arb]) -> arb:
 
 def _hamming(numbers: list[Any], x: list[arb], y: list[arb]) -> arb:
     lengthscale = np.broadcast_to(numbers[0], len(x)).tolist()
-    differences = (1 / arb(one) for a, b, one in zip(x, y, lengthscale, strict=True) if not a == b)
+    differences = (1 / arb(one) for a, b, one in zip(x, y, lengthscale, strict=True) if a != b)
     return arb(float(numbers[1])) * _falling(sum(differences, arb(0)))
 
 
