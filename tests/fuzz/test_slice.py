@@ -44,6 +44,7 @@ ONCE_BROKEN = {
     20425: "log|A| of 26 rows by probes, off by 12 of their standard errors",
     20527: "a negative [A⁻¹]_ii",
     21051: "iterations that left 2 % of the noise away from the data",
+    21842: "4 rows with large known variances of their own, beside which errors were judged",
     20857: "the evidence in the middle of a bracket that rounding had made wide",
 }
 """Regressions that once broke a promise, of whatever size, and how."""

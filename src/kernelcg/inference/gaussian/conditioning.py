@@ -118,7 +118,7 @@ def _falls_short(posterior: Posterior) -> bool:
     That is an error of the mean beyond a hundredth of the noise's standard deviation and rtol times that of Y.
     """
     status, A, problem = posterior.report.status, posterior.A, posterior.problem
-    noise = problem.amplitudes(A) * math.sqrt(A.spectrum_floor())
+    noise = problem.amplitudes(A) * math.sqrt(float(posterior.gp.noise.variance.min()))  # that of new points
     allowed = torch.maximum(posterior.stopping.rtol * problem.Y.std(0, correction=0), LARGEST_ERROR * noise)
     seen = bool((float(A.kernel_diagonal().max()) ** 0.5 * posterior.weights.error > allowed).any())
     ended_well = status is Status.CONVERGED and not seen and not says_little(problem, A, posterior.weights)
