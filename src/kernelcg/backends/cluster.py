@@ -1,11 +1,13 @@
 """Work on a Dask cluster: sending tasks and data, waiting for results, and saying clearly what went wrong."""
 
+import asyncio
+import concurrent.futures
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata, util
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kernelcg.errors import ClusterFailed
 
@@ -102,16 +104,24 @@ class Cluster:
 
         Dask gives tasks of lost workers to others. An exception that a task raised is raised here.
         """
-        from distributed import wait
 
+        async def gather() -> list[Any]:
+            return list(await self.client.gather(futures, asynchronous=True))
+
+        pending = asyncio.run_coroutine_threadsafe(gather(), cast(Any, self.client.loop).asyncio_loop)
+        try:
+            with _losses_told():
+                return self._awaited(pending)
+        finally:
+            pending.cancel()  # does nothing where it is done
+
+    def _awaited(self, pending: "concurrent.futures.Future[list[Any]]") -> list[Any]:
+        """Return what is pending; raise once there have been no workers for too long, also while fetching."""
         alone_since = None
         while True:
-            try:
-                with _losses_told(), self.client.as_current():
-                    wait(futures, timeout=LOOK_EVERY)
-                    return list(self.client.gather(futures))
-            except TimeoutError:
-                pass
+            concurrent.futures.wait([pending], timeout=LOOK_EVERY)
+            if pending.done():
+                return pending.result()
             alone = not self.is_open or self.workforce().workers == 0
             alone_since = (alone_since or time.monotonic()) if alone else None
             if alone_since is not None and time.monotonic() - alone_since > self.patience:
