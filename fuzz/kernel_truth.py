@@ -168,7 +168,8 @@ def _great_circle(numbers: list[Any], x: list[arb], y: list[arb]) -> arb:
     """Return σ² e^(−rθ / l) with sin²(θ/2) by the formula of haversines."""
     lengthscale, variance, radius = (arb(float(number)) for number in numbers)
     (u, v), (s, t) = ([value / 180 for value in point] for point in (x, y))
-    squared = ((u - s) / 2).sin_pi() ** 2 + u.cos_pi() * s.cos_pi() * ((v - t) / 2).sin_pi() ** 2
+    across, along = ((u - s) / 2).sin_pi(), ((v - t) / 2).sin_pi()
+    squared = across * across + u.cos_pi() * s.cos_pi() * along * along  # powers of intervals around 0 are NaN
     half = squared.mid().sqrt() if squared.mid() > 0 else arb(0)
     angle = 2 * (half.asin() if half < 1 else arb.pi() / 2)
     return variance * _falling(radius * angle / lengthscale)

@@ -1,6 +1,6 @@
 """Run generated problems and tell what came of them.
 
-    python -m fuzz                      2,000 regressions, 500 Laplace, 500 kernel ridges, 200 batches; fresh seeds
+    python -m fuzz                      2,000 regressions, 500 Laplace, 500 ridges, 200 batches, 300 questions
     python -m fuzz --seed 7 --count 50 --family regression
     python -m fuzz --only regression:123
 
@@ -29,6 +29,7 @@ FAMILIES = {
     "laplace": ("fuzz.laplace_problems", 500),
     "ridge": ("fuzz.ridge", 500),
     "batches": ("fuzz.batches", 200),
+    "questions": ("fuzz.questions", 300),
 }
 """Where the function ``judged(seed, most_rows)`` of each family is, and how many problems are run by default."""
 

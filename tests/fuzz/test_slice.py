@@ -16,7 +16,13 @@ os.environ["KERNELCG_PROFILE"] = "typical"
 ROWS = 100
 """Rows of the problems of the slice, at most."""
 
-PROBLEMS = {"regression": range(40), "laplace": range(40), "ridge": range(12), "batches": range(8)}
+PROBLEMS = {
+    "regression": range(40),
+    "laplace": range(40),
+    "ridge": range(12),
+    "batches": range(8),
+    "questions": range(10),
+}
 
 UNMENDED: dict[tuple[str, int], str] = {}
 """Problems that show a defect which is not mended yet, with the reason; delete those that are."""
