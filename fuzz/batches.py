@@ -35,7 +35,7 @@ def judged(seed: int, most: int = MOST_ROWS) -> Outcome:
     first = n if rng.random() < 0.7 else int(rng.integers(1, n + 1))
     story.append("" if first == n else f"{n - first} rows by update")
     outcome = Outcome("batches", seed, ", ".join(story))
-    done = outcome.fit(lambda: _fitted(GPRegressor(**options), made, first))
+    done = outcome.fit(lambda: fitted_in_parts(GPRegressor(**options), made, first))
     if done is None:
         return outcome
     model, flagged = done
@@ -62,7 +62,7 @@ def judged(seed: int, most: int = MOST_ROWS) -> Outcome:
     return outcome
 
 
-def _fitted(model: GPRegressor, made: Data, first: int) -> GPRegressor:
+def fitted_in_parts(model: GPRegressor, made: Data, first: int) -> GPRegressor:
     """Return the model fitted to the first rows and updated by the others."""
     known = made.noise_variance
     model.fit(made.X[:first], made.y[:first], None if known is None else known[:first])

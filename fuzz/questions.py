@@ -9,7 +9,7 @@ import torch
 from scipy.special import ndtri
 
 import kernelcg
-from fuzz.batches import _fitted
+from fuzz.batches import fitted_in_parts
 from fuzz.data import Data, log_uniform
 from fuzz.gaussian_truth import Truth
 from fuzz.kernel_truth import described
@@ -51,7 +51,7 @@ def judged(seed: int, most: int = MOST_ROWS) -> Outcome:
     first = n if rng.random() < 0.6 or options["optimizer"] else int(rng.integers(1, n + 1))
     story.append("" if first == n else f"{n - first} rows by update")
     outcome = Outcome("questions", seed, ", ".join(story))
-    done = outcome.fit(lambda: _fitted(GPRegressor(**options), made, first))
+    done = outcome.fit(lambda: fitted_in_parts(GPRegressor(**options), made, first))
     if done is None:
         return outcome
     model, flagged = done

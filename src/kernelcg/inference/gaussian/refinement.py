@@ -96,9 +96,8 @@ def refined(
 def says_little(problem: Regression, A: KernelPlusDiagonal, weights: Certified) -> bool:
     """Whether the error of the mean may be visible beside the noise at the data, or beside Y elsewhere."""
     spread, largest = problem.Y.std(0, correction=0), math.sqrt(float(A.kernel_diagonal().max()))
-    at_data = torch.maximum(weights.error, (weights.R.abs() / A.diagonal.sqrt()[:, None]).amax(0)) / problem.amplitudes(
-        A
-    )
+    at_data = torch.maximum(weights.error, (weights.R.abs() / A.diagonal.sqrt()[:, None]).amax(0))
+    at_data = at_data / problem.amplitudes(A)
     elsewhere = largest * weights.error > LARGEST_ELSEWHERE * spread
     return bool((at_data > LARGEST_ERROR).any()) or bool((elsewhere & (spread > 0)).any())
 
