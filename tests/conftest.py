@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, Phase, settings
 from strategies import BACKENDS, DTYPES, NATIVE, TRITON
 
 from kernelcg import backends
+from kernelcg.estimators.cluster_connection import PATIENT
 
 os.environ["KERNELCG_PROFILE"] = "typical"  # the same choices on every machine
 if not torch.cuda.is_available():
@@ -92,8 +93,14 @@ def backend_within(request):
 def client():
     """Return a connection to two workers, processes of this machine with one thread each."""
     distributed = pytest.importorskip("distributed")
+    import dask
+
     options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": "CRITICAL"}
-    with distributed.LocalCluster(**options) as own, distributed.Client(own, set_as_default=False) as found:
+    with (
+        dask.config.set(PATIENT),
+        distributed.LocalCluster(**options) as own,
+        distributed.Client(own, set_as_default=False) as found,
+    ):
         yield found
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ import kernelcg
 from kernelcg import GPClassifier, GPGeneralizedRegressor, GPRegressor, KernelRidge
 from kernelcg.backends import dask as dask_backend
 from kernelcg.errors import ClusterFailed
+from kernelcg.estimators.cluster_connection import connected
 from kernelcg.events import EventKind
 from kernelcg.kernels import Kernel, Linear, Matern
 from kernelcg.kernels.distances import squared_distances
@@ -194,6 +196,19 @@ def test_an_address(client):
     X, y = data()
     by_client, by_address = (regressor(cluster).fit(X, y) for cluster in (client, client.scheduler.address))
     assert np.array_equal(by_client.predict(X), by_address.predict(X))
+
+
+def test_a_local_cluster_waits_for_a_worker_that_comes_back_late():
+    pytest.importorskip("distributed")
+    import dask
+
+    with dask.config.set({"distributed.deploy.lost-worker-timeout": "1ms"}), connected("local", 1) as client:
+        ((address, pid),) = client.run(os.getpid).items()
+        os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + 60
+        while list(client.scheduler_info()["workers"]) in ([], [address]) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert client.submit(sum, (1, 2)).result(timeout=60) == 3
 
 
 def test_a_local_cluster_ends_with_the_fit():

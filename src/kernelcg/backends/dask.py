@@ -75,7 +75,7 @@ class Dask(Backend):
     >>> from kernelcg.backends import Dask
     >>> from kernelcg.kernels import RBF
     >>> from distributed import Client
-    >>> with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
+    >>> with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as client:
     ...     K = Dask(client=client).bind(RBF(1.0), torch.zeros(3, 2))
     ...     print(K.product(torch.ones(3, 1)).T)
     tensor([[3., 3., 3.]])

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kernelcg")
 
+# Dask gives up a worker of its own that died and is not back within 15 seconds; on a busy machine it takes longer
+PATIENT = {"distributed.deploy.lost-worker-timeout": "10 minutes"}
+
 
 def is_cluster(value: Any) -> bool:
     """Say whether a parameter ``cluster`` means something: None, "local", an address, or a client."""
@@ -41,6 +44,7 @@ def connected(cluster: Any, workers: int | None) -> Iterator["Client | None"]:
     reason = missing()
     if reason is not None:
         raise ValueError(f"cluster={cluster!r} cannot be used: {reason}")
+    import dask
     from distributed import Client, LocalCluster
 
     if cluster != "local":
@@ -50,6 +54,7 @@ def connected(cluster: Any, workers: int | None) -> Iterator["Client | None"]:
             yield client
         return
     with (
+        dask.config.set(PATIENT),
         LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0") as own,
         Client(own) as client,
         client.as_current(),
