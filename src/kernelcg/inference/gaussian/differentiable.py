@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Generator, Tensor
@@ -17,6 +17,9 @@ from kernelcg.solvers import Status
 
 FEATURES = 2048
 """Random frequencies of a sample path; its prior covariance is off by about k(x, x) / √2048 = 2 %."""
+
+RESIDUAL_OF_SLOPES = 1e-6
+"""Largest relative residual of A⁻¹k: of a covariance the error is the square of that of A⁻¹k, but not of its slope."""
 
 Function = Callable[[Tensor], Tensor]
 
@@ -128,7 +131,8 @@ class DifferentiablePosterior:
 
     def _inverse(self, B: Tensor) -> Tensor:
         """Return A⁻¹B, up to the tolerance or up to rounding, or raise `SolveFailed`."""
-        report = self.posterior.solved(B, self.posterior.stopping)
+        stopping = self.posterior.stopping
+        report = self.posterior.solved(B, replace(stopping, rtol=min(stopping.rtol, RESIDUAL_OF_SLOPES)))
         return (report if report.status is Status.PRECISION_EXHAUSTED else report.raise_if_failed()).solution
 
     def _of_drift(self, X: Tensor, K: Tensor, V: Tensor, t: int) -> Tensor:
