@@ -114,6 +114,9 @@ RANK_BLOCKS, HELD_BLOCKS, BOUND_BLOCKS = 6, 2, 5.4
 USUAL_RANK, RANK_OF_FEW_FEATURES, USUAL_NEIGHBOURS, NUMBERS_PER_NEIGHBOUR = 512, 256, 60, 14
 """The largest preconditioner that is chosen as a rule, and numbers of eight bytes for each entry of its sparse part."""
 
+MUCH_NOISE = 0.01
+"""Noise relative to the signal from which half of the usual rank and of the usual neighbours suffices."""
+
 ROWS_OF_USUAL_RANK = 16_000
 """Rows up to which that is so; with more, the rank grows with them."""
 
@@ -333,8 +336,9 @@ class Expectations:
         """
         systems = self.work.systems
         usual = RANK_OF_FEW_FEATURES if self.work.features <= FEW_FEATURES else USUAL_RANK
-        rank = min(int(usual * max(1.0, rows / ROWS_OF_USUAL_RANK)), rows)
-        numbers = RANK_BLOCKS * rank + NUMBERS_PER_NEIGHBOUR * (USUAL_NEIGHBOURS + 1)
+        part = 0.5 if self._noise() >= MUCH_NOISE else 1.0
+        rank = min(int(part * usual * max(1.0, rows / ROWS_OF_USUAL_RANK)), rows)
+        numbers = RANK_BLOCKS * rank + NUMBERS_PER_NEIGHBOUR * (part * USUAL_NEIGHBOURS + 1)
         making = min(systems * 8 * rows * numbers, self._sizes.for_preconditioner * left)
         most = self._sizes.rank_of_bound(rows, left / systems)
         if learning:
