@@ -126,6 +126,10 @@ ON_WORKERS = 0.75
 STORED_SHARE = 0.25
 """Part of the memory that K may take to be stored for products."""
 
+ITERATING_BYTES = 15_000_000
+"""Memory between blocks of other sizes that the allocator cannot use again in iterative work: 2 to 16 MB in fits of 1,500
+to 12,000 rows within little memory."""
+
 OVERHEAD_BYTES = 9_350_000
 """What libraries allocate for themselves in a first fit: threads, buffers, code."""
 
@@ -313,7 +317,7 @@ class Expectations:
         if method is Method.DIRECT:
             held += 8 * INFORMATION_BLOCKS * rows * self.work.features
             return int(held + (self._matrices(N) + systems - 1) * 8 * N * N + (0 if learning else self._checked(rows)))
-        held += BLOCKS * 8 * N * (self.work.columns + self.options.probes)
+        held += ITERATING_BYTES + BLOCKS * 8 * N * (self.work.columns + self.options.probes)
         solve = (
             (self._block(), self.iterations()) if learning else (self.work.columns, CONDITIONING * self.iterations())
         )

@@ -1,6 +1,7 @@
 """Estimates of condition numbers from numbers that a Krylov method computes in any case."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,11 +13,30 @@ from kernelcg.solvers.reading import Floats, read
 LARGEST_PENCIL = 600
 """Rows of the small eigenproblem for block Ritz values; the first and the last steps are kept."""
 
-Block = tuple[Tensor, Tensor, Tensor, Tensor | None]
-"""The matrices S, C, G and H of one block step."""
+FIRST_ROWS = 16
+"""Block steps for which there is room at first; it is doubled when it is used up."""
 
 HostBlock = tuple[Floats, Floats, Floats, Floats | None]
-"""The same matrices in the memory of the host."""
+"""The matrices S, C, G and H of one block step."""
+
+
+@dataclass(frozen=True)
+class BlockStep:
+    """Where the matrices S, C, G and H of a block step are kept: a row of numbers, one shape after the other."""
+
+    row: int
+    shapes: tuple[tuple[int, ...], ...]
+
+    def without_last(self) -> "BlockStep":
+        """Return the step as after a restart, without H."""
+        return BlockStep(self.row, self.shapes[:3])
+
+    def matrices(self, rows: Floats) -> HostBlock:
+        """Return S, C, G and H, which is None after a restart."""
+        ends = np.cumsum([math.prod(shape) for shape in self.shapes])
+        parts = np.split(rows[self.row], ends)
+        found = [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=False)]
+        return found[0], found[1], found[2], found[3] if len(found) > 3 else None
 
 
 class Spectrum:
@@ -30,7 +50,10 @@ class Spectrum:
         self.enabled = True
         self.low, self.high = math.inf, 0.0
         self.steps: list[tuple[Tensor, Tensor]] = []
-        self.blocks: list[Block] = []
+        self.blocks: list[BlockStep] = []
+        self.rows = torch.empty(0, 0)
+        """The numbers of all block steps in one tensor: a few small tensors an iteration would stay between the large
+        ones that come and go, and the memory between them could not be used again."""
 
     def add_rayleigh_quotients(self, values: Floats) -> None:
         """Take note of values dᵀAd / dᵀd."""
@@ -47,12 +70,25 @@ class Spectrum:
     ) -> None:
         """Take note of one block step: S = ZᵀR, Z = D C + D₋ H, G = DᵀAD; H is None after a restart."""
         C = D.T @ (Z if previous is None or H is None else Z - previous[0] @ H)
-        self.blocks.append((Z.T @ R, C, G, H))
+        matrices = [Z.T @ R, C, G] if H is None else [Z.T @ R, C, G, H]
+        self.blocks.append(BlockStep(self._stored(matrices), tuple(tuple(M.shape) for M in matrices)))
         kept = max(1, LARGEST_PENCIL // (2 * Z.shape[1]))
         if len(self.blocks) > 2 * kept:
             del self.blocks[kept]
-            S, C, G, _ = self.blocks[kept]
-            self.blocks[kept] = (S, C, G, None)
+            self.blocks[kept] = self.blocks[kept].without_last()
+
+    def _stored(self, matrices: list[Tensor]) -> int:
+        """Return the row that now holds the numbers of some matrices."""
+        numbers = torch.cat([M.reshape(-1) for M in matrices])
+        used = {block.row for block in self.blocks}
+        row = next(i for i in range(len(self.blocks) + 1) if i not in used)
+        (count, width), most = self.rows.shape, 4 * matrices[0].numel()
+        if row >= count or len(numbers) > width:
+            larger = numbers.new_zeros(max(count, 2 * row, FIRST_ROWS), max(width, most, len(numbers)))
+            larger[:count, :width] = self.rows
+            self.rows = larger
+        self.rows[row, : len(numbers)] = numbers
+        return row
 
     def condition_numbers(self, unpreconditioned: bool) -> tuple[float, float]:
         """Return lower estimates of κ(A) and κ(P⁻¹A), NaN where nothing is known."""
@@ -88,7 +124,8 @@ class Spectrum:
         """
         if not self.blocks:
             return np.zeros(0)
-        blocks = _read_blocks(self.blocks)
+        [rows] = read(self.rows)
+        blocks = [block.matrices(rows) for block in self.blocks]
         ends = np.cumsum([0, *(len(S) for S, _, _, _ in blocks)])
         T = np.zeros((ends[-1], ends[-1]))
         before: HostBlock | None = None
@@ -105,12 +142,6 @@ class Spectrum:
             before = (S, C, G, H)
         values = np.linalg.eigvalsh(T)
         return values[values > 1e-14 * values.max()]
-
-
-def _read_blocks(blocks: list[Block]) -> list[HostBlock]:
-    """Return host copies of all blocks, by one read."""
-    numbers = iter(read(*(tensor for block in blocks for tensor in block if tensor is not None)))
-    return [(next(numbers), next(numbers), next(numbers), None if H is None else next(numbers)) for *_, H in blocks]
 
 
 def _inverse_square_root(S: Floats) -> Floats:
