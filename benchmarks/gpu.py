@@ -2,26 +2,32 @@
 
     python benchmarks/gpu.py check          every kernel against float64, as before its first use
     python benchmarks/gpu.py products       products, gradients and blocks of both backends
-    python benchmarks/gpu.py fits           fits and predictions of synthetic data
+    python benchmarks/gpu.py fits           fits and predictions of data sets, each in a process of its own
     python benchmarks/gpu.py tune           other tiles; writes a file that the variable KERNELCG_TILES may name
 
 Without a word the first three. A row that is in the file already, of the same device and versions, is not measured
-again, so that an interrupted run goes on where it stopped (``--date`` names the file). It needs neither pytest nor an
-installed kernelcg: ``PYTHONPATH=src python3 benchmarks/gpu.py``.
+again, so that an interrupted run goes on where it stopped (``--date`` names the file). A fit that takes more than eight
+minutes is ended and written down as such; ``--within 590`` begins nothing that would not end within so many seconds of
+the whole run, and leaves the rest to the next. It needs neither pytest nor an installed kernelcg:
+``PYTHONPATH=src python3 benchmarks/gpu.py``. Data sets that are not found are left out.
 """
 
 import argparse
 import csv
 import datetime
 import itertools
+import json
 import math
+import os
 import platform
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import torch
+from gpu_fits import CASES
 from torch import Tensor
 
 from kernelcg import backends
@@ -36,7 +42,8 @@ KERNELS: dict[str, Callable[[Tensor], Kernel]] = {
     "Matern52": lambda lengthscale: Matern(lengthscale, nu=2.5),
 }
 COLUMNS = ["date", "device", "versions", "work", "kernel", "n", "d", "k", "dtype", "backend"]
-COLUMNS += ["seconds", "pairs_per_second", "relative_error", "peak_gb", "remark"]
+COLUMNS += ["seconds", "pairs_per_second", "relative_error", "peak_gb", "predict_seconds"]
+COLUMNS += ["rows", "features", "rmse", "error", "nlpd", "iterations", "learning_steps", "remark"]
 KEY = COLUMNS[1:10]
 
 PRODUCTS = [
@@ -56,7 +63,12 @@ GRADIENTS = [
     ("Matern32", 50_000, 9, 16, "float32", "tiles"),
 ]
 BLOCKS = [("Matern32", 20_000, 9, 1, dtype, "triton") for dtype in DTYPES]
-FITS = [("Matern32", n, 8, 1, "auto", "default") for n in (10_000, 40_000, 100_000, 250_000)]
+ROW_SECONDS = 470
+"""Seconds that one fit, with its predictions and the reading of its data, may take."""
+
+
+class LaterError(Exception):
+    """The row cannot be measured now, and is left to another run."""
 
 
 class Rows:
@@ -78,6 +90,9 @@ class Rows:
             return
         try:
             found = measure()
+        except LaterError as why:
+            print(work, why, flush=True)
+            return
         except Exception as error:  # one case that fails must not stop the others
             found = {"remark": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
         row = {**known, **found}
@@ -170,32 +185,26 @@ def block(case: tuple[str, int, int, int, str, str]) -> dict[str, object]:
     return measured(len(K), lambda: K.block(precision=dtype), error)
 
 
-def fit(case: tuple[str, int, int, int, str, str]) -> dict[str, object]:
-    """Fit data with noise of a tenth of the signal's variance and predict 10,000 points with standard deviations."""
-    from kernelcg import GPRegressor
-
-    _, n, d, *_ = case
-    X = normal(n + 10_000, d, 0)
-    W, phase = normal(d, 200, 1) / 2, 2 * math.pi * torch.rand(200, generator=torch.Generator().manual_seed(2)).cuda()
-    signal = (X @ W + phase).cos().sum(1) * math.sqrt(2 / 200)
-    y = (signal + math.sqrt(0.1) * normal(n + 10_000, 1, 3)[:, 0]).cpu().numpy()
-    rows = X.cpu().numpy()
-    torch.cuda.reset_peak_memory_stats()
-    began = time.perf_counter()
-    model = GPRegressor(kernel=Matern(torch.ones(d, dtype=torch.float64)), device="cuda", random_state=0)
-    model.fit(rows[:n], y[:n])
-    fitted = time.perf_counter()
-    mean, std = model.predict(rows[n:], return_std=True)  # of new observations, noise included
-    predicted = time.perf_counter()
-    off = y[n:] - mean
-    rmse = float(np.square(off).mean() ** 0.5)
-    nlpd = float((0.5 * np.square(off / std) + np.log(std)).mean() + 0.5 * math.log(2 * math.pi))
-    return {
-        "seconds": f"{fitted - began:.4g}",
-        "peak_gb": f"{torch.cuda.max_memory_allocated() / 1e9:.3g}",
-        "remark": f"predict {predicted - fitted:.4g} s, RMSE {rmse:.4f}, NLPD {nlpd:.4f}, "
-        f"{model.plan_.backend}, {model.plan_.method}",
-    }
+def fit(name: str, ends: float) -> dict[str, object]:
+    """Fit a data set and predict in a new process, which is ended when its time is over."""
+    allowed = min(ROW_SECONDS, ends - time.monotonic())
+    if allowed < 10:
+        raise LaterError("is left to the next run")
+    command = [sys.executable, str(Path(__file__).with_name("gpu_fits.py")), name]
+    try:
+        done = subprocess.run(
+            command, timeout=allowed, capture_output=True, text=True, env={**os.environ, "PYTHONWARNINGS": "ignore"}
+        )
+    except subprocess.TimeoutExpired:
+        if allowed < ROW_SECONDS:
+            raise LaterError("is left to the next run") from None
+        return {"remark": f"not within {ROW_SECONDS} s"}
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or [f"ended with code {done.returncode}"])[-1]
+        if "DatasetNotFound" in done.stderr:
+            raise LaterError("was not found; KERNELCG_DATA names a directory with data sets")
+        return {"remark": reason}
+    return json.loads(done.stdout.strip().splitlines()[-1])
 
 
 def shapes() -> Iterator[tuple[tuple[object, ...], object]]:
@@ -257,8 +266,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="*", choices=["check", "products", "fits", "tune", []], default=[])
     parser.add_argument("--date", default=datetime.datetime.now(datetime.UTC).date().isoformat())
+    parser.add_argument("--within", type=float, default=math.inf, help="end after so many seconds")
+    parser.add_argument("--only", nargs="*", choices=[*CASES, []], default=[], help="fits of these data sets alone")
     parser.add_argument("--largest", type=int, default=10**9, help="leave out cases with more rows than this")
     options = parser.parse_args()
+    ends = time.monotonic() + options.within
     if not torch.cuda.is_available():
         raise SystemExit("there is no GPU that torch can use")
     rows, what = Rows(options.date), options.what or ["check", "products", "fits"]
@@ -267,11 +279,14 @@ def main() -> None:
     if "tune" in what:
         tune(rows)
     timed = [("product", PRODUCTS, product), ("gradient", GRADIENTS, gradient), ("block", BLOCKS, block)]
-    works = (timed if "products" in what else []) + ([("fit", FITS, fit)] if "fits" in what else [])
-    for name, cases, measure in works:
+    for name, cases, measure in timed if "products" in what else []:
         for case in cases:
             if case[1] <= options.largest:
                 rows.add(name, case, lambda measure=measure, case=case: measure(case))
+    if "fits" in what:
+        torch.cuda.empty_cache()
+        for name in options.only or CASES:
+            rows.add(f"fit {name}", ("default", "", "", "", "auto", "default"), lambda name=name: fit(name, ends))
     print(f"wrote {rows.path}")
 
 

@@ -74,7 +74,7 @@ def test_a_large_factor_and_its_inverse_take_the_place_of_the_matrix():
     before = torch.cuda.memory_allocated()
     factor = CholeskyFactor(P)
     solved, inverse = factor.solve(B), factor.inverse()
-    assert torch.cuda.max_memory_allocated() - before <= work_bytes(6000) + 2**26
+    assert torch.cuda.max_memory_allocated() - before <= work_bytes(6000, on_gpu=True) + 2**26
     assert inverse.data_ptr() == P.data_ptr()
     exact = torch.linalg.solve(reference, B.cpu())
     for found in (solved, inverse @ B):

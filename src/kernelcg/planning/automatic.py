@@ -38,9 +38,9 @@ RETRYABLE = (Status.STOPPED, Status.STAGNATED)
 """The ends of a solve after which a stronger preconditioner may still help."""
 
 
-def direct_bytes(n: int) -> int:
+def direct_bytes(n: int, *, on_gpu: bool = False) -> int:
     """Return the bytes of a direct solve: the matrix and its factorisation, and for fewer rows a copy of the factor."""
-    return factor_bytes(n) + (8 * n * n if n <= IN_PLACE_ROWS else 0)
+    return factor_bytes(n, on_gpu=on_gpu) + (8 * n * n if n <= IN_PLACE_ROWS else 0)
 
 
 class Search:
@@ -214,7 +214,8 @@ class Search:
     # what can be done
 
     def _direct_option(self, why: str) -> list[Option]:
-        if direct_bytes(len(self.A)) > FOR_DIRECT * self.A.memory_budget():
+        needed = direct_bytes(len(self.A), on_gpu=self.A.device.type == "cuda")
+        if needed > FOR_DIRECT * self.A.memory_budget():
             return []
         return [Option(Approach.DIRECT, 0, 0, 1, self.costs.direct(), why)]
 

@@ -14,10 +14,14 @@ BLOCK, MANY_ROWS, BLOCK_OF_MANY = 96, 4000, 192
 """Rows of a block, and from how many rows on they are more. In smaller blocks products are limited by memory traffic;
 in larger ones more of the work is in the diagonal blocks, which one thread factorises. Powers of two are slower."""
 
+ON_GPU = 1024
+"""The same on a GPU: each diagonal block is a call that keeps few of its processors busy, and products of fewer rows
+than about a thousand do not reach its speed in float64."""
 
-def work_bytes(n: int, block: int | None = None) -> int:
+
+def work_bytes(n: int, block: int | None = None, *, on_gpu: bool = False) -> int:
     """Return the bytes that `factorise_in_place` and `invert_in_place` allocate at most: O(n block), not O(n²)."""
-    block = min(n, block or _block(n))
+    block = min(n, block or _block(n, on_gpu))
     return 8 * block * (2 * n + 2 * block)
 
 
@@ -37,14 +41,15 @@ def factorise_in_place(A: Tensor, block: int | None = None) -> None:
 
     Raises
     ------
-    LinAlgError : if A is not positive definite; A is then lost
+    LinAlgError : if A is not positive definite; A is then lost. A GPU is asked once, at the end.
     """
-    n = len(A)
-    for own in _blocks(n, block or _block(n)):
+    n, codes = len(A), []
+    for own in _blocks(n, block or _block(n, A.is_cuda)):
         left, down, below = slice(0, own.start), slice(own.start, n), slice(own.stop, n)
         subtract_product(A[down, own], A[down, left], A[own, left].mT)
-        L_own, failed = torch.linalg.cholesky_ex(A[own, own])
-        if bool(failed):
+        L_own, code = torch.linalg.cholesky_ex(A[own, own])
+        codes.append(code)
+        if (own.stop == n or not A.is_cuda) and bool(torch.stack(codes).any()):
             raise LinAlgError("the matrix is not positive definite")
         A[own, own] = L_own
         solve_from_the_right(L_own.mT, A[below, own])
@@ -60,7 +65,7 @@ def invert_in_place(L: Tensor, block: int | None = None) -> None:
     ----------
     L : row-major float64 tensor, (n, n), as `factorise_in_place` leaves it
     """
-    size = block or _block(len(L))
+    size = block or _block(len(L), L.is_cuda)
     _invert_triangle(L, size)
     _multiply_transposed(L, size)
 
@@ -93,7 +98,9 @@ def _multiply_transposed(M: Tensor, block: int) -> None:
         M[left, own] = C[:, left].mT
 
 
-def _block(n: int) -> int:
+def _block(n: int, on_gpu: bool) -> int:
+    if on_gpu:
+        return ON_GPU
     return BLOCK if n < MANY_ROWS else BLOCK_OF_MANY
 
 

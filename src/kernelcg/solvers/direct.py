@@ -17,9 +17,9 @@ IN_PLACE_ROWS = 700
 torch's LAPACK is faster, on one thread, and the copies that it makes are small, below 4 MB each."""
 
 
-def factor_bytes(n: int) -> int:
+def factor_bytes(n: int, *, on_gpu: bool = False) -> int:
     """Return the bytes of an n × n matrix and of what its factorisation takes: work space, or the factor beside it."""
-    return 8 * n * n + (work_bytes(n) if n > IN_PLACE_ROWS else 8 * n * n)
+    return 8 * n * n + (work_bytes(n, on_gpu=on_gpu) if n > IN_PLACE_ROWS else 8 * n * n)
 
 
 def direct(monitor: Monitor) -> Tensor:
@@ -28,7 +28,8 @@ def direct(monitor: Monitor) -> Tensor:
     Costs n³/6 multiply-adds and `factor_bytes` of memory; one or two products check the result.
     """
     A = monitor.exact
-    require_memory(factor_bytes(len(A)), A.memory_budget(), f"the Cholesky factor of the {len(A)} x {len(A)} matrix")
+    needed = factor_bytes(len(A), on_gpu=A.device.type == "cuda")
+    require_memory(needed, A.memory_budget(), f"the Cholesky factor of the {len(A)} x {len(A)} matrix")
     monitor.spectrum.enabled = False
     try:
         monitor.preconditioner = CholeskyFactor(A.dense())
