@@ -28,13 +28,15 @@ struct OrderedSize {
     int64_t parts;
     int64_t rows_per_block;
     int64_t entries_per_part;
-    int64_t slots;  // at least 1; memory for contributions of so many consecutive blocks
+    int64_t slots;  // at least 1; memory for contributions of so many blocks
 };
 
 // Memory of OrderedBlocks, of the caller and of any content.
 struct OrderedMemory {
     int64_t* turns;    // [part]
+    int64_t* slots;    // [block]: its slot, or -1 while it has none
     int64_t* missing;  // [slot]
+    int64_t* free;     // [slot]: a stack of the slots that no block has
     char* left;        // [slot][part]
 };
 
@@ -45,9 +47,10 @@ public:
     OrderedBlocks(const OrderedBlocks&) = delete;
     OrderedBlocks& operator=(const OrderedBlocks&) = delete;
 
-    // The next block, or -1 after the last one. Waits while the memory of its slot is in use by an earlier block.
+    // The next block, or -1 after the last one. Waits while all slots are in use by earlier blocks.
     int64_t take();
 
+    // The slot of a block that has been taken and is not yet added entirely.
     int64_t slot_of(int64_t block) const;
 
     // Whether all earlier blocks have been added to the part. Then no other thread touches the part before `advance`.
@@ -60,6 +63,7 @@ public:
     bool advance(int64_t block, int64_t part);
 
 private:
+    bool take_left(int64_t block, int64_t part);
     char& left_flag(int64_t block, int64_t part);
 
     const OrderedSize size_;
@@ -67,6 +71,7 @@ private:
     std::mutex mutex_;
     std::condition_variable slot_became_free_;
     int64_t next_block_ = 0;
+    int64_t free_slots_;
 };
 
 }  // namespace kernelcg

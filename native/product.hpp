@@ -31,10 +31,12 @@ struct ProductScratch {
           column_sums(carver.take<T>(b.size.has_column_sums() ? b.panels_per_chunk * b.size.vectors * kPanel<T> : 0)) {}
 };
 
-// Blocks whose column sums may have to wait for those of an earlier block. Twice the number of workers lets the others
-// go on for a while when one of them is interrupted.
+// Blocks at least whose column sums may wait for those of an earlier block: while a worker is interrupted for a time
+// slice of the system, some milliseconds, the others go on. Unused memory is not touched.
+constexpr int64_t kFewestSlots = 18;
+
 KERNELCG_INLINE int64_t slot_count(const Blocking& b) {
-    return b.workers > 1 ? smaller<int64_t>(2 * b.workers + 2, b.blocks) : 1;
+    return b.workers > 1 ? smaller(larger(int64_t(2 * b.workers + 2), kFewestSlots), b.blocks) : 1;
 }
 
 template <class T>
@@ -73,8 +75,8 @@ struct ProductBuffers {
 
 private:
     static KERNELCG_INLINE OrderedMemory ordered_memory(Carver& carver, const OrderedSize& size) {
-        return {carver.take<int64_t>(size.parts), carver.take<int64_t>(size.slots),
-                carver.take<char>(size.slots * size.parts)};
+        return {carver.take<int64_t>(size.parts), carver.take<int64_t>(size.blocks), carver.take<int64_t>(size.slots),
+                carver.take<int64_t>(size.slots), carver.take<char>(size.slots * size.parts)};
     }
 };
 

@@ -12,10 +12,14 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, wraps
 from queue import Empty, SimpleQueue
+from typing import Any, ParamSpec, TypeVar
 
 import torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class _OfThisThread(threading.local):
@@ -53,6 +57,20 @@ def working(threads: int | None = None) -> Iterator[None]:
         _here.allowed = before
         if before is None:
             _leave()
+
+
+def taking(threads: Callable[[Any], int | None]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator of methods, which then are `working` with as many threads as ``threads(self)`` says."""
+
+    def decorated(method: Callable[P, R]) -> Callable[P, R]:
+        @wraps(method)
+        def inside(*args: P.args, **kwargs: P.kwargs) -> R:
+            with working(threads(args[0])):
+                return method(*args, **kwargs)
+
+        return inside
+
+    return decorated
 
 
 def _enter() -> int:

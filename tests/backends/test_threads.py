@@ -8,8 +8,10 @@ import torch
 from conftest import native_or_skip
 from strategies import DTYPES, normal
 
+from kernelcg import backends
 from kernelcg.errors import MemoryBudgetExceeded
-from kernelcg.kernels import RBF, Matern
+from kernelcg.kernels import RBF, Matern, Tanimoto
+from kernelcg.threads import allowed
 
 SIZES = [1, 2, 7, 33, 64, 131, 257, 600, 1023, 1500, 3000]
 THREADS = [2, 3, 5]
@@ -120,3 +122,27 @@ def test_where_memory_is_short_fewer_threads_work_and_no_bit_changes(precision):
             assert (together is None) == (alone is None), (memory, threads)
             assert alone is None or torch.equal(together, alone)
     assert outcomes == {True, False}
+
+
+@pytest.mark.parametrize("kernel", [RBF(1.0), Tanimoto()], ids=lambda kernel: type(kernel).__name__)
+def test_torch_keeps_to_one_thread_meanwhile(monkeypatch, kernel):
+    """Its threads spin after every operation; how many it had before is how many the work takes."""
+    seen, X = [], (normal(70, 5, 1) > 0).double()
+    original = backends.rounding.rounded_columns
+    for module in (backends.native, backends.sets, backends.rounding):
+        monkeypatch.setattr(
+            module,
+            "rounded_columns",
+            lambda *args: (seen.append((torch.get_num_threads(), allowed())), original(*args))[1],
+        )
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        for threads in (None, 2):
+            K = native_or_skip(threads=threads).bind(kernel, X)
+            K.product(X), K.cross(X[:9], X), K.gradient(X, X)
+        after = torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)
+    assert set(seen) == {(1, 3), (1, 2)}
+    assert after == 3

@@ -8,12 +8,17 @@ from inference.extended import IS_EXTENDED, REAL, real
 
 from kernelcg import GPRegressor
 from kernelcg.errors import ConvergenceWarning
-from kernelcg.inference.gaussian import conditioning
+from kernelcg.inference.bounds.lower_bound import Exact
+from kernelcg.inference.gaussian import conditioning, local_inverse
 from kernelcg.inference.gaussian import leave_one_out as module
 from kernelcg.inference.gaussian.conditioning import condition
+from kernelcg.inference.gaussian.gaps import Gap
 from kernelcg.inference.gaussian.leave_one_out import leave_one_out
+from kernelcg.inference.gaussian.local_inverse import refined_by_neighbours
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
-from kernelcg.kernels import RBF
+from kernelcg.kernels import RBF, Constant
+from kernelcg.planning import Pricing
+from kernelcg.planning.ranks import Sizes
 from kernelcg.randomness import seeded
 from kernelcg.solvers import Status, Stopping
 
@@ -86,3 +91,72 @@ def test_few_rows_are_factorised_where_iterations_leave_too_large_an_error(monke
     monkeypatch.setattr(conditioning, "FACTORISED_ROWS", 0)
     posterior = condition(problem, gp, method="iterative", stopping=rough, generator=seeded(0))
     assert leave_one_out(posterior, generator=seeded(0)).status is not Status.CONVERGED
+
+
+def left_out_by_inversion(X, Y, lengthscale, noise):
+    """Return residuals (n, 1) and variances (n,) of an RBF process with a constant drift from A⁻¹ itself."""
+    K = np.exp(-0.5 * np.square((X[:, None] - X[None]) / lengthscale).sum(2))
+    inverse, H = np.linalg.inv(K + noise * np.eye(len(X))), np.ones((len(X), 1))
+    B = inverse - inverse @ H @ np.linalg.solve(H.T @ inverse @ H, H.T @ inverse)
+    return B @ Y / np.diag(B)[:, None], 1 / np.diag(B)
+
+
+@pytest.mark.parametrize("noise", [0.3, 1e-3])
+def test_neighbours_tell_what_probes_leave_uncertain(noise, monkeypatch):
+    """Errors keep to their estimates and to the tolerance of variances, where those of probes alone are far larger."""
+    monkeypatch.setattr(conditioning, "FACTORISED_ROWS", 0)  # else so few rows need no probes
+    rng = np.random.default_rng(0)
+    X, Y = rng.uniform(-3, 3, (700, 2)), rng.standard_normal((700, 1))
+    X[20:30] = X[20]  # rows that are nearest to one another
+    few_pivots = Pricing(sizes=Sizes(bound_rank=10, bound_work=0.0))
+    problem = Regression(torch.from_numpy(X), torch.from_numpy(Y), mean="constant", pricing=few_pivots)
+    gp, recipe = GaussianProcess(RBF(0.3), noise), "low_rank_vecchia"
+    posterior = condition(problem, gp, preconditioner=recipe, stopping=Stopping(rtol=1e-8), generator=seeded(0))
+    assert not isinstance(posterior.bound, Exact)
+    residuals, variances = left_out_by_inversion(X, Y, 0.3, noise)
+
+    def errors(found):
+        assert found.status is Status.CONVERGED
+        off = np.abs(found.variances.numpy() / variances - 1)
+        of_residuals = np.abs(found.residuals.numpy() - residuals)[:, 0] / (
+            np.abs(residuals[:, 0]) + np.sqrt(variances)
+        )
+        return np.maximum(off, of_residuals)
+
+    found = leave_one_out(posterior, generator=seeded(1))
+    by_probes = errors(leave_one_out(posterior, probes=64, generator=seeded(1)))
+    assert np.all(errors(found) <= 3 * found.relative_errors.numpy())
+    assert errors(found).max() < 0.01 < 0.1 < by_probes.max()
+    assert np.median(errors(found)) < 1e-3 < 1e-2 < np.median(by_probes)
+
+
+def test_the_gap_that_neighbours_leave_is_taken_into_account(monkeypatch):
+    """The bound from few neighbours alone is off by more than the estimate with the gap is, and on one side."""
+    monkeypatch.setattr(conditioning, "FACTORISED_ROWS", 0)
+    monkeypatch.setattr(local_inverse, "NEIGHBOURS", (4,))
+    rng = np.random.default_rng(0)
+    X, Y = rng.uniform(-2, 2, (400, 2)), rng.standard_normal((400, 1))
+    problem = Regression(torch.from_numpy(X), torch.from_numpy(Y), mean="zero")
+    gp, recipe = GaussianProcess(RBF(0.4), 0.2), "low_rank_vecchia"
+    posterior = condition(problem, gp, preconditioner=recipe, generator=seeded(0))
+    exact = np.diag(np.linalg.inv(posterior.A.dense().numpy()))
+    unknown = torch.full((400,), 1e3, dtype=torch.float64)
+    diagonal, error = refined_by_neighbours(posterior, unknown, unknown)
+    off = diagonal.numpy() - exact
+    assert np.all(np.abs(off) <= error.numpy())
+    monkeypatch.setattr(local_inverse, "observed_gap", lambda *_: Gap(0.0, 0.0))
+    least = refined_by_neighbours(posterior, unknown, unknown)[0].numpy()
+    assert np.all(least <= exact * (1 + 1e-9))
+    assert np.abs(off).mean() < 0.3 * (exact - least).mean()
+
+
+def test_a_kernel_without_coordinates_keeps_to_its_probes(monkeypatch):
+    monkeypatch.setattr(conditioning, "FACTORISED_ROWS", 0)
+    X, Y = data(60, 0.1)
+    problem = Regression(torch.from_numpy(X), torch.from_numpy(Y), mean="zero")
+    kernel = Constant(1.0) * Constant(2.0)
+    gp, recipe = GaussianProcess(kernel, 0.1), "rp_cholesky"
+    posterior = condition(problem, gp, preconditioner=recipe, generator=seeded(0))
+    assert not isinstance(posterior.bound, Exact)
+    both = [leave_one_out(posterior, probes=probes, generator=seeded(1)).variances for probes in (None, 64)]
+    torch.testing.assert_close(*both, rtol=0, atol=0)

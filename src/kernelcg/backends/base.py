@@ -21,12 +21,17 @@ from kernelcg.backends.memory import default_budget, require_memory
 from kernelcg.backends.neighbours import earlier_neighbours
 from kernelcg.backends.rounding import centre_of
 from kernelcg.kernels import Kernel
+from kernelcg.threads import taking
 
 Rows = Tensor | slice | None
 """Some of the rows of X: int64 numbers, a slice, or None for all."""
 
 COPIES = 3
 """Copies of X that binding may make: centred, in units of the lengthscale, in single precision."""
+
+on_own_threads = taking(lambda K: K.backend.threads)
+"""Decorates methods of a matrix that share their work among threads of the library, beside which those of torch, which
+spin between operations, would take the processor from them."""
 
 
 @dataclass(frozen=True, eq=False)

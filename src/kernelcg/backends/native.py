@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 
-from kernelcg.backends.base import Backend, KernelMatrix, Points, Rows, rows_of
+from kernelcg.backends.base import Backend, KernelMatrix, Points, Rows, on_own_threads, rows_of
 from kernelcg.backends.memory import require_memory
 from kernelcg.backends.rounding import rounded_columns, rounded_pairs
 from kernelcg.backends.sets import SETS, CodedSets, code_of, sets_matrix
@@ -206,6 +206,7 @@ class NativeMatrix(KernelMatrix):
 
     # products
 
+    @on_own_threads
     def _product(self, V: Tensor, dtype: torch.dtype, points: Tensor | None = None) -> Tensor:
         """Return K V, or K(points, X) V if there are points, a few columns at a time."""
         n, symmetric = len(self) if points is None else len(points), points is None
@@ -224,6 +225,7 @@ class NativeMatrix(KernelMatrix):
     def _cross(self, points: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
         return self._product(V, dtype, points)
 
+    @on_own_threads
     def _both_ways(self, other: KernelMatrix, V: Tensor, W: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return both products a few columns at a time, where the same number of both is asked for."""
         alike = isinstance(other, NativeMatrix) and torch.equal(self.points.centre, other.points.centre)
@@ -250,6 +252,7 @@ class NativeMatrix(KernelMatrix):
         B = self._packed(other.X.detach().double() - self.points.centre, dtype)
         return self._weighted(B, left, right, None, dtype)
 
+    @on_own_threads
     def _weighted(self, B: Any, left: Tensor, right: Tensor, weights: Tensor | None, dtype: torch.dtype) -> Tensor:
         """Return the gradient of the sum with K between X and the points in the panels B, X itself for None."""
         threads, chunks = self._chunks(
@@ -275,9 +278,11 @@ class NativeMatrix(KernelMatrix):
         self._require_copies(len(points), len(rows_of(self.X, columns)))
         return self._entries(self._scaled(points, dtype), rows_of(self.scaled.to(dtype), columns))
 
+    @on_own_threads
     def _entries(self, A: Tensor, B: Tensor) -> Tensor:
         return self.native.entries(A, B, self.profile).mul_(self.variance)
 
+    @on_own_threads
     def _local_factors(self, neighbours: Tensor, F: Tensor | None, scale: Tensor | None, diagonal: Tensor) -> Tensor:
         (n, q), m, A = neighbours.shape, 0 if F is None else F.shape[1], self.scaled
         copied = sum(8 * value.numel() for value in (neighbours, F) if value is not None and not value.is_contiguous())

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernelcg.backends.base import KernelMatrix, Points, Rows, rows_of
+from kernelcg.backends.base import KernelMatrix, Points, Rows, on_own_threads, rows_of
 from kernelcg.backends.memory import require_memory
 from kernelcg.backends.rounding import rounded_columns, rounded_pairs
 from kernelcg.backends.tiles import TilesMatrix
@@ -142,6 +142,7 @@ class SetsMatrix(KernelMatrix):
         A = self.native.packed(self.sets.code.words(points.detach(), dtype))
         return self._multiplied(A, self.sets.panels(dtype), len(points), V, dtype)
 
+    @on_own_threads
     def _multiplied(self, A: Any, B: Any, n: int, V: Tensor, dtype: torch.dtype) -> Tensor:
         """Return K(A, B) V, a few columns at a time."""
         columns, scale = rounded_columns(V, dtype)
@@ -164,6 +165,7 @@ class SetsMatrix(KernelMatrix):
 
         return self.native.slices(needed, k, self.budget(), f"work with a {n} x {m} kernel matrix")
 
+    @on_own_threads
     def _gradient(
         self, left: Tensor, right: Tensor, columns: Rows, weights: Tensor | None, dtype: torch.dtype
     ) -> Tensor:
@@ -187,6 +189,7 @@ class SetsMatrix(KernelMatrix):
         words = self.sets.code.words(points.detach(), dtype)
         return self._entries(words, rows_of(self.sets.words(dtype), columns))
 
+    @on_own_threads
     def _entries(self, A: Tensor, B: Tensor) -> Tensor:
         copies = 2 * (A.numel() + B.numel()) * A.element_size()
         require_memory(copies, self.budget(), f"a {len(A)} x {len(B)} block of a kernel matrix")

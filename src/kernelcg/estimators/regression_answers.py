@@ -230,14 +230,19 @@ class RegressionAnswers(GaussianEstimator):
         return (*found, Component(None, units.mean(mean), _std(variance if return_std else None, units)))
 
     @on_own_threads
-    def loo(self, probes: int = 64) -> LeftOut:
+    def loo(self, probes: int | None = None) -> LeftOut:
         """Return leave-one-out residuals, standard deviations and log densities of the training data.
 
-        From the factor in the direct method, else from ``probes`` random columns; with errors that count rounding.
-        NaN where y was NaN.
+        From the factor in the direct method, else from random columns and, for rows of which these say too little, from
+        their neighbours; with errors that count rounding. NaN where y was NaN.
+
+        Parameters
+        ----------
+        probes : so many random columns and no neighbours, which is cheaper for very many rows; standard deviations are
+            then off by a few hundredths to a few tenths
         """
         check_is_fitted(self)
-        check_options({"probes": probes, "preconditioner": None})
+        check_options({"preconditioner": None} | ({} if probes is None else {"probes": probes}))
         posterior, generator = self._posterior(), seeded(self.plan_.seed)
         if isinstance(posterior, OutputsPosterior):
             found = posterior.leave_one_out(probes=probes, generator=generator)

@@ -4,9 +4,8 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import wraps
 from numbers import Integral, Real
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,10 +34,7 @@ from kernelcg.planning.plan import Method, Plan, Precision, method_named
 from kernelcg.planning.planner import Options, Resources, Workload, planned
 from kernelcg.preconditioners import Preconditioner, available
 from kernelcg.randomness import seeded
-from kernelcg.threads import working
-
-P = ParamSpec("P")
-R = TypeVar("R")
+from kernelcg.threads import taking
 
 logger = logging.getLogger("kernelcg")
 
@@ -224,15 +220,8 @@ def threads_of(n_jobs: int | None) -> int | None:
     return None if n_jobs is None else effective_n_jobs(n_jobs)
 
 
-def on_own_threads(method: Callable[P, R]) -> Callable[P, R]:
-    """Return a method of an estimator that takes as many threads as its ``n_jobs`` says, see `kernelcg.threads`."""
-
-    @wraps(method)
-    def inside(*args: P.args, **kwargs: P.kwargs) -> R:
-        with working(threads_of(args[0].n_jobs)):  # type: ignore[attr-defined]  # the estimator
-            return method(*args, **kwargs)
-
-    return inside
+on_own_threads = taking(lambda estimator: threads_of(estimator.n_jobs))
+"""Decorates methods of an estimator that take as many threads as its ``n_jobs`` says."""
 
 
 def name_of_precision(dtype: Any) -> str:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from kernelcg.likelihoods.base import ONE, Derivatives, Likelihood, require
 
-LEVELS = 60
-"""Levels of the continued fraction that are evaluated; at t = 3 they give 15 digits."""
+FAR, LEVELS = 3, 60
+"""From z = −t with which t on a continued fraction is evaluated, and its levels: at t = 3 they give 15 digits."""
 
 
 class BernoulliProbit(Likelihood):
@@ -76,18 +76,25 @@ def hazard(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     ----------
     Abramowitz & Stegun (1964), equation 26.2.14, for the fraction.
     """
-    r = math.sqrt(2 / math.pi) / torch.special.erfcx(-z.clamp(-3, 40) / math.sqrt(2))
-    plus = r + z.clamp(-3, 40)
-    t = (-z).clamp_min(3)
-    c = [torch.zeros_like(t)]
-    for j in range(LEVELS, 1, -1):
-        c.append(1 / (t + j * c[-1]))
-    c5, c4, c3, c2 = c[-4:]
-    far_r = t + c2
-    far_slope = -2 * (far_r * c2) * (c2 * c3) * (c3 * c4) * (t + 9 * c4 - 8 * c5)
-    far = z < -3
+    near = z.clamp(-FAR, 40)
+    r = math.sqrt(2 / math.pi) / torch.special.erfcx(-near / math.sqrt(2))
+    plus = r + near
+    found = r, r * plus, r * (1 - plus * (r + plus))
+    far = z < -FAR
+    if not bool(far.any()):
+        return found
+    there = _far_hazard(-z[far])
     return (
-        torch.where(far, far_r, r),
-        torch.where(far, far_r * c2, r * plus),
-        torch.where(far, far_slope, r * (1 - plus * (r + plus))),
+        found[0].masked_scatter(far, there[0]),
+        found[1].masked_scatter(far, there[1]),
+        found[2].masked_scatter(far, there[2]),
     )
+
+
+def _far_hazard(t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the three numbers at z = −t by the continued fraction."""
+    c5 = c4 = c3 = c2 = torch.zeros_like(t)
+    for j in range(LEVELS, 1, -1):
+        c5, c4, c3, c2 = c4, c3, c2, (t + j * c2).reciprocal()
+    r = t + c2
+    return r, r * c2, -2 * (r * c2) * (c2 * c3) * (c3 * c4) * (t + 9 * c4 - 8 * c5)

@@ -13,6 +13,7 @@ from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF, error_of_drift
 from kernelcg.inference.gaussian.conditioning import condition, few_rows
 from kernelcg.inference.gaussian.cross_validation import diagonal_of_inverse
 from kernelcg.inference.gaussian.likelihood_by_pcg import FATAL
+from kernelcg.inference.gaussian.local_inverse import refined_by_neighbours
 from kernelcg.inference.gaussian.posterior import Posterior
 from kernelcg.planning.plan import Method
 from kernelcg.randomness import child, rademacher
@@ -26,6 +27,9 @@ TOLERANCE = 0.1
 
 NEGLIGIBLE = 1e-3
 """Relative rounding error of [A⁻¹]_ii up to which it is not recomputed in long double."""
+
+PROBES = 64
+"""Random columns, unless another number is asked for. Their estimates are off by a few hundredths to a few tenths."""
 
 OPERATIONS = 5e8
 """Operations in long double for all of diag A⁻¹, about five seconds of one core: a thousand rows."""
@@ -42,7 +46,8 @@ class LeaveOneOut:
     log_densities : (n, c) log p(y_i | the others)
         NaN where the others say nothing about it, since the drift needs it
     relative_errors : (n,) e such that variances are off by e of themselves, and residuals by e of themselves plus e
-        standard deviations: bounds that count rounding and, in the iterative method, a standard error of the probes
+        standard deviations: bounds that count rounding and, in the iterative method, a standard error of the probes or
+        the estimated error of what neighbours say
     status : PRECISION_EXHAUSTED where more than a tenth of that is no standard error
     """
 
@@ -53,19 +58,22 @@ class LeaveOneOut:
     status: Status = Status.CONVERGED
 
 
-def leave_one_out(posterior: Posterior, *, probes: int = 64, generator: Generator) -> LeaveOneOut:
+def leave_one_out(posterior: Posterior, *, probes: int | None = None, generator: Generator) -> LeaveOneOut:
     r"""Return residuals and densities from :math:`B = A^{-1} - A^{-1} H (H^\top A^{-1} H)^{-1} H^\top A^{-1}`:
 
     .. math:: y_i - \mu_{-i} = a_i / B_{ii}, \qquad \sigma^2_{-i} = 1 / B_{ii}
 
     The diagonal of A⁻¹ comes from a factor in the direct method and for few rows, whose probes would say little about
-    their own error. Else it is estimated by probes with the low-rank part as control variate. An error of a in the norm
-    of A, and one of the drift's coefficients in that of S, change a_i by no more than that times [A⁻¹]_ii^½.
+    their own error. Else it is estimated by probes with the low-rank part as control variate, and where their standard
+    error is above the tolerance of variances from the neighbours of the row, see `refined_by_neighbours`. An error of a
+    in the norm of A, and one of the drift's coefficients in that of S, change a_i by no more than that times
+    [A⁻¹]_ii^½.
 
     Parameters
     ----------
     posterior : the process given the data
-    probes : random columns by which the diagonal of A⁻¹ is estimated where there is no factor
+    probes : random columns by which the diagonal of A⁻¹ is estimated where there is no factor, and by nothing else;
+        None means a few, and neighbours where these leave too much uncertain
     generator : source of randomness: the same state gives the same numbers
 
     References
@@ -92,7 +100,7 @@ def leave_one_out(posterior: Posterior, *, probes: int = 64, generator: Generato
     return _left_out(posterior, probes, generator)
 
 
-def _left_out(posterior: Posterior, probes: int, generator: Generator) -> LeaveOneOut:
+def _left_out(posterior: Posterior, probes: int | None, generator: Generator) -> LeaveOneOut:
     """Return residuals and densities from the factor of the posterior, or by probes where it has none."""
     bound, weights, drift = posterior.bound, posterior.weights, posterior.drift_bounds()
     if isinstance(bound, Exact):
@@ -102,7 +110,9 @@ def _left_out(posterior: Posterior, probes: int, generator: Generator) -> LeaveO
         low_rank = (
             bound if isinstance(bound, LowerBound) else LowerBound.of(posterior.A, generator, sizes=posterior.sizes)
         )
-        diagonal, sampled, status = _estimated(posterior, low_rank, probes, generator)
+        diagonal, sampled, status = _estimated(posterior, low_rank, probes or PROBES, generator)
+        if probes is None and status not in FATAL:
+            diagonal, sampled = refined_by_neighbours(posterior, diagonal, sampled)
         broken = status in FATAL or posterior.report.status in FATAL  # rounding made A singular: nothing is known
         off = torch.full_like(diagonal, math.inf if broken else 0.0)
     sizes = posterior.rounding.root.square() + posterior.rounding.diagonal

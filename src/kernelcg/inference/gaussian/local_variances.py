@@ -1,6 +1,6 @@
 """Variances from neighbours: bounds on few rows, estimates of their gaps, and iterations where these are too wide."""
 
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,6 +11,9 @@ from kernelcg.inference.gaussian.gaps import BELOW_A, MOST_STEPS, UNTRIED, Gap, 
 from kernelcg.inference.gaussian.neighbourhoods import Neighbourhoods, trial
 from kernelcg.planning.pricing import costs_of
 from kernelcg.solvers.energy_descent import energy_descent
+
+if TYPE_CHECKING:
+    from kernelcg.inference.gaussian.posterior import Posterior
 
 GROUP = 32
 """New points whose neighbourhoods are put together."""
@@ -50,7 +53,7 @@ def explained_iteratively(task: Task) -> Explained:
     gap, q = _pilot(task, near, gap)
     parts: list[Explained] = []
     waiting: list[tuple[Tensor, ...]] = []
-    for groups in _batches(near.groups, task.columns):
+    for groups in near.batches(task.columns):
         points, K, V, R, least, energies = _trials(task, near, groups, q)
         wide = _too_wide(task, points, least, energies, gap)
         good = ~wide
@@ -94,18 +97,6 @@ def _neighbourhoods(task: Task) -> Neighbourhoods | None:
     rows = min(GROUP * max(NEIGHBOURS), len(A))
     fits = 3 * 8 * rows**2 <= task.posterior.sizes.for_columns * A.memory_budget()
     return Neighbourhoods.of(A, task.X, min(GROUP, task.columns)) if fits else None
-
-
-def _batches(groups: list[Tensor], columns: int) -> Iterator[list[Tensor]]:
-    """Yield as many groups together as have no more points than there may be columns."""
-    some: list[Tensor] = []
-    for group in groups:
-        if some and sum(map(len, some)) + len(group) > columns:
-            yield some
-            some = []
-        some = [*some, group]
-    if some:
-        yield some
 
 
 def _side_by_side(waiting: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
@@ -184,7 +175,9 @@ def _pilot(task: Task, near: Neighbourhoods, gap: Gap) -> tuple[Gap, int]:
         points, _, _, _, least, energies = _trials(task, near, groups, q)
         share = float(_too_wide(task, points, least, energies, gap).double().mean())
         rows = sum(len(near.rows(group, q)) for group in groups) / len(groups)
-        seconds = _seconds_of_group(task, rows) + share * GROUP * _seconds_of_column(task)
+        seconds = seconds_of_group(task.posterior, rows) + share * GROUP * seconds_of_column(
+            task.posterior, task.columns
+        )
         if seconds >= least_seconds:
             break
         best, least_seconds = q, seconds
@@ -201,14 +194,13 @@ def _observed_gap(task: Task, near: Neighbourhoods, groups: list[Tensor], untrie
     return observed_gap(posterior.A, P, V[:, widest], R[:, widest], untried, callback=task.callback)
 
 
-def _seconds_of_group(task: Task, rows: float) -> float:
+def seconds_of_group(posterior: "Posterior", rows: float) -> float:
     """Return the expected time of the trials of a group on so many rows."""
-    A, pricing = task.posterior.A, task.posterior.problem.pricing
-    costs = costs_of(pricing, A, GROUP)
+    A, costs = posterior.A, costs_of(posterior.problem.pricing, posterior.A, GROUP)
     return costs.product * rows / len(A) + rows**3 / 3 / costs.flops
 
 
-def _seconds_of_column(task: Task) -> float:
-    """Return the expected time of the iterations of one column in a block."""
-    costs = costs_of(task.posterior.problem.pricing, task.posterior.A, task.columns)
-    return STEPS * costs.product / task.columns
+def seconds_of_column(posterior: "Posterior", columns: int) -> float:
+    """Return the expected time of the iterations of one column in a block of so many."""
+    costs = costs_of(posterior.problem.pricing, posterior.A, columns)
+    return STEPS * costs.product / columns

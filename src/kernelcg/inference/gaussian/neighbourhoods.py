@@ -1,5 +1,6 @@
 """Trial solutions of A v = k from the rows nearest to new points: upper bounds of variances without products with K."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,6 +66,17 @@ class Neighbourhoods:
         data, new = both[: len(A)].numpy(), both[len(A) :]
         threads = A.backend.threads or allowed()
         return cls(KDTree(data), new.numpy(), grouped(new, size), threads)
+
+    def batches(self, columns: int) -> Iterator[list[Tensor]]:
+        """Yield as many groups together as have no more points than there may be columns."""
+        some: list[Tensor] = []
+        for group in self.groups:
+            if some and sum(map(len, some)) + len(group) > columns:
+                yield some
+                some = []
+            some = [*some, group]
+        if some:
+            yield some
 
     def rows(self, group: Tensor, q: int) -> Tensor:
         """Return the q rows nearest to each point of the group, all together, in ascending order."""

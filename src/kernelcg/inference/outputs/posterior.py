@@ -88,7 +88,7 @@ class OutputsPosterior:
         covariances = torch.stack([covariance for covariance, _ in found], dim=2)
         return covariances, first_failure([status for _, status in found], Status.CONVERGED)
 
-    def leave_one_out(self, *, probes: int = 64, generator: Generator) -> LeaveOneOut:
+    def leave_one_out(self, *, probes: int | None = None, generator: Generator) -> LeaveOneOut:
         """Return what `leave_one_out` says of each output, (n, c) in all fields, NaN where nothing was observed."""
         found = [leave_one_out(one, probes=probes, generator=own) for one, own in self._with_generators(generator)]
 
