@@ -34,7 +34,7 @@ from kernelcg.events import Listener
 from kernelcg.inference.bounds.lower_bound import Exact
 from kernelcg.inference.gaussian.differentiable import DifferentiablePosterior
 from kernelcg.inference.gaussian.leave_one_out import leave_one_out
-from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
+from kernelcg.inference.gaussian.likelihood_by_pcg import FINEST, Numerics
 from kernelcg.inference.gaussian.objective import Objective
 from kernelcg.inference.gaussian.parts import drift_part, part
 from kernelcg.inference.gaussian.posterior import Posterior
@@ -268,7 +268,9 @@ class RegressionAnswers(GaussianEstimator):
         work = posterior.problem.workload(in_stages=False)
         plan = planned_fit(self, posterior.problem, work, self.probes, self.plan_.seed, method)
         objective = self._objective(posterior.problem, plan)
-        objective = replace(objective, numerics=replace(objective.numerics, stopping=Stopping(rtol=self.rtol)))
+        objective = replace(
+            objective, numerics=replace(objective.numerics, stopping=Stopping(rtol=max(self.rtol, FINEST)))
+        )
         estimate, _ = objective(gp if here else gp.with_log_parameters(given), value=not here)
         self._warn_of(estimate.status, "the log marginal likelihood")
         value = self.log_marginal_likelihood_value_ if here else estimate.value
