@@ -60,3 +60,12 @@ def test_what_stays_unknown_is_warned_of():
     X[8] = 1.0
     with pytest.warns(ConvergenceWarning, match="leave-one-out"):
         assert np.isinf(fitted(X, np.sin(np.arange(9.0))).loo().std[8])
+
+
+@pytest.mark.parametrize("mean", ["constant", "linear"])
+@pytest.mark.parametrize("n", [1, 2])
+def test_hardly_any_rows(n, mean):
+    """One row, or two with a slope: the others say nothing, which needs no warning."""
+    x = np.arange(float(n))[:, None]
+    found = GPRegressor(RBF(1.0), noise=NOISE, mean=mean, optimizer=None).fit(x, x[:, 0]).loo()
+    assert np.isinf(found.std).all() == (n == 1 or mean == "linear")

@@ -40,6 +40,8 @@ def really_left_out(posterior: Posterior, rows: Tensor, generator: Generator) ->
 
 def _without(posterior: Posterior, row: int, generator: Generator) -> LeftOutRow | None:
     problem = posterior.problem
+    if len(problem) <= problem.H.shape[1]:  # the others are fewer than the functions of the drift
+        return None
     others = torch.arange(len(problem), device=problem.X.device) != row
     rest = problem.subset(others)
     functions = restated(problem.drift, rest.X)
@@ -69,8 +71,6 @@ def restated(drift: Drift, X: Tensor) -> Drift | None:
     of two, so that these functions stay the same to the last bit.
     """
     n, V = len(X), drift.T[1:, 1:]
-    if n < drift.T.shape[1]:
-        return None
     centre = X.median(0).values
     Z = (X - centre) @ V
     size = Z.abs().amax(0)
