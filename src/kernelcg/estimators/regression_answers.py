@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kernelcg.arguments import memory_bytes
 from kernelcg.backends.memory import default_budget
+from kernelcg.errors import ConvergenceWarning, warn_user
 from kernelcg.estimators.answers import Component, LeftOut
 from kernelcg.estimators.chunked_answers import by_chunks
 from kernelcg.estimators.data import as_floats, as_tensor
@@ -291,6 +292,10 @@ class RegressionAnswers(GaussianEstimator):
     ) -> Floats:
         C, status = posterior.joint(points, copies=1 + len(self.y_scale_), latent=latent)
         self._warn_of(status, "the predictive covariance", "return_bound=True gives error bounds")
+        if not self._units.squares_fit:
+            warn_user(
+                "float64 has no numbers for squared units of y: use other units for covariances", ConvergenceWarning
+            )
         return self._units.covariance(C, noise)
 
     def _objective(self, problem: Problem, plan: Plan) -> Any:
