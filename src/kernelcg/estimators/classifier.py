@@ -22,6 +22,7 @@ from kernelcg.estimators.session import Resumable, Session
 from kernelcg.estimators.settings import first_kernel, on_own_threads
 from kernelcg.events import Listener
 from kernelcg.inference.bounds.laplace_certificate import probability_error
+from kernelcg.inference.bounds.verdict import Verdict
 from kernelcg.inference.laplace.calibration import Calibration, calibrated
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.inference.learning.given_optimizer import GivenOptimizer
@@ -93,7 +94,7 @@ class GPClassifier(ClassAnswers):
     step_size : of adagrad (1) and adam (0.1)
     probes : random columns of the iterative method; None means 64, for the softmax and for stochastic gradients 8
     n_restarts : further random starts, on the smallest part of the data
-    rtol : relative residual to which the mode is found; certified
+    rtol : relative residual to which the mode is found, certified; 0 asks for as much as float64 has to give
     device : "auto", "cpu", "cuda", ...
     dtype : precision of products with K in iterative work: "float64", "float32", or "auto", float32 where its rounding
         stays harmless. Residuals are recomputed in float64 always
@@ -297,7 +298,7 @@ class GPClassifier(ClassAnswers):
     def _calibrate(self, callback: Listener | None) -> None:
         """Choose the factors of latent means and covariances in probabilities, and say so in the certificate."""
         self.calibration_ = Calibration()
-        if self.calibrated and self.certificate_.met:
+        if self.calibrated and self.certificate_.verdict is not Verdict.NOT_EXACT:
             generator = child(seeded(self.posterior_.numerics.seed), "calibration")
             self.calibration_ = calibrated(self._posterior(), generator, callback)
         factors = self.calibration_

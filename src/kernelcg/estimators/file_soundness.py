@@ -38,6 +38,13 @@ def require_numbers(tensors: Mapping[str, Tensor], shapes: Mapping[str, Shape]) 
             raise ValueError(f"{name} holds NaN, infinite or too large numbers")
 
 
+def require_finite(tensors: Mapping[str, Tensor], shapes: Mapping[str, Shape]) -> None:
+    """Raise unless these tensors have these shapes and hold finite float64 numbers, as large as units of y may be."""
+    for name, shape in shapes.items():
+        if not bool(require_shape(tensors, name, shape, torch.float64).isfinite().all()):
+            raise ValueError(f"{name} holds NaN or infinite numbers")
+
+
 def require_bounds(tensors: Mapping[str, Tensor], shapes: Mapping[str, Shape]) -> None:
     """Raise unless these tensors are such numbers and not negative, as error bounds and variances are."""
     require_numbers(tensors, shapes)

@@ -32,7 +32,7 @@ from kernelcg.estimators.sklearn_kernels import converted
 from kernelcg.events import EventKind, Listener
 from kernelcg.inference.bounds.laplace_certificate import LaplaceCertificate, laplace_certificate, words
 from kernelcg.inference.bounds.verdict import Verdict
-from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
+from kernelcg.inference.gaussian.likelihood_by_pcg import FINEST, Numerics
 from kernelcg.inference.laplace.evidence import NO_FACTOR, laplace_estimate
 from kernelcg.inference.laplace.joint import latent_draws, latent_drift, latent_part
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
@@ -105,10 +105,11 @@ class LaplaceEstimator(ProcessEstimator):
         posterior, (given, here) = self.posterior_, self._log_parameters(theta)
         if here and not eval_gradient:
             return self.log_marginal_likelihood_value_
-        numerics = replace(posterior.numerics, stopping=Stopping(rtol=self.rtol))
+        rtol = max(self.rtol, FINEST)
+        numerics = replace(posterior.numerics, stopping=Stopping(rtol=rtol))
         gp = posterior.gp.with_log_parameters(given)
         estimate, _ = laplace_estimate(
-            posterior.problem, gp, posterior.method, numerics, value=not here, mode_rtol=self.rtol
+            posterior.problem, gp, posterior.method, numerics, value=not here, mode_rtol=rtol
         )
         self._warn_of(estimate.status, "the log marginal likelihood")
         value = self.log_marginal_likelihood_value_ if here else estimate.value

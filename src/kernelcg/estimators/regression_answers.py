@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kernelcg.arguments import memory_bytes
 from kernelcg.backends.memory import default_budget
+from kernelcg.errors import ConvergenceWarning, warn_user
 from kernelcg.estimators.answers import Component, LeftOut
 from kernelcg.estimators.chunked_answers import by_chunks
 from kernelcg.estimators.data import as_floats, as_tensor
@@ -34,7 +35,7 @@ from kernelcg.events import Listener
 from kernelcg.inference.bounds.lower_bound import Exact
 from kernelcg.inference.gaussian.differentiable import DifferentiablePosterior
 from kernelcg.inference.gaussian.leave_one_out import leave_one_out
-from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics
+from kernelcg.inference.gaussian.likelihood_by_pcg import FINEST, Numerics
 from kernelcg.inference.gaussian.objective import Objective
 from kernelcg.inference.gaussian.parts import drift_part, part
 from kernelcg.inference.gaussian.posterior import Posterior
@@ -273,7 +274,9 @@ class RegressionAnswers(GaussianEstimator):
         work = posterior.problem.workload(in_stages=False)
         plan = planned_fit(self, posterior.problem, work, self.probes, self.plan_.seed, method)
         objective = self._objective(posterior.problem, plan)
-        objective = replace(objective, numerics=replace(objective.numerics, stopping=Stopping(rtol=self.rtol)))
+        objective = replace(
+            objective, numerics=replace(objective.numerics, stopping=Stopping(rtol=max(self.rtol, FINEST)))
+        )
         estimate, _ = objective(gp if here else gp.with_log_parameters(given), value=not here)
         self._warn_of(estimate.status, "the log marginal likelihood")
         value = self.log_marginal_likelihood_value_ if here else estimate.value
@@ -294,6 +297,10 @@ class RegressionAnswers(GaussianEstimator):
     ) -> Floats:
         C, status = posterior.joint(points, copies=1 + len(self.y_scale_), latent=latent)
         self._warn_of(status, "the predictive covariance", "return_bound=True gives error bounds")
+        if not self._units.squares_fit:
+            warn_user(
+                "float64 has no numbers for squared units of y: use other units for covariances", ConvergenceWarning
+            )
         return self._units.covariance(C, noise)
 
     def _objective(self, problem: Problem, plan: Plan) -> Any:

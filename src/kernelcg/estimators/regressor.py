@@ -80,7 +80,7 @@ class GPRegressor(RegressionAnswers):
     step_size : of adagrad (1) and adam (0.1)
     probes : random columns for traces and determinants of the iterative method
     n_restarts : further random starts, on the smallest part of the data
-    rtol : relative residual to which the weights are solved for; certified
+    rtol : relative residual to which the weights are solved for, certified; 0 asks for as much as float64 has to give
     mean : "constant", "zero" or "linear" drift, fitted by generalised least squares; its uncertainty is part of the
         predictive variance (universal kriging)
     normalize_y : standardise y inside; hyperparameters then refer to standardised y, as in scikit-learn

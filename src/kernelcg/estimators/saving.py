@@ -12,7 +12,7 @@ from torch import Tensor
 from kernelcg.errors import ModelFileError
 from kernelcg.estimators.base import ProcessEstimator
 from kernelcg.estimators.classifier import GPClassifier
-from kernelcg.estimators.file_soundness import require_features, require_numbers, require_seed
+from kernelcg.estimators.file_soundness import require_features, require_finite, require_seed
 from kernelcg.estimators.gaussian_estimator import GaussianEstimator
 from kernelcg.estimators.generalized import GPGeneralizedRegressor
 from kernelcg.estimators.kernel_ridge import KernelRidge
@@ -175,7 +175,7 @@ def _restored(
     c, shape = posterior.problem.Y.shape[1], tuple(header["y_shape"])
     if shape not in ((c,), ()) or (shape == () and c != 1):
         raise ValueError("its outputs have another number than it says")
-    require_numbers(here, dict.fromkeys(own, (c,)))
+    require_finite(here, dict.fromkeys(own, (c,)))
     if "y_scale_" in own and not bool((here["y_scale_"] > 0).all()):
         raise ValueError("y_scale_ must be positive")
     estimator.posterior_ = posterior

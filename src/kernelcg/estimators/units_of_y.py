@@ -20,6 +20,9 @@ Noise = Floats | float
 RESCALED = 4 * UNIT_ROUNDOFF
 """Relative rounding of a mean or a standard deviation on its way into the units of y."""
 
+SMALLEST_SQUARE = 1e-290
+"""A squared unit of y below which, or above the inverse of which, covariances may have no numbers in float64."""
+
 
 @dataclass(frozen=True, eq=False)
 class UnitsOfY:
@@ -49,6 +52,14 @@ class UnitsOfY:
         columns = values[:, None] if values.ndim == 1 else values
         return self.shaped(np.sqrt(columns + noise) * self.scale)
 
+    @property
+    def squares_fit(self) -> bool:
+        """Whether variances in squared units of y are numbers of float64, neither 0 nor infinite for their size."""
+        with np.errstate(over="ignore", under="ignore"):
+            squares = self.scale**2
+        return bool(((squares > SMALLEST_SQUARE) & (squares < 1 / SMALLEST_SQUARE)).all())
+
+    @np.errstate(over="ignore", under="ignore", invalid="ignore")
     def covariance(self, covariance: Tensor, noise: Noise = 0.0) -> Floats:
         """Return (t, t, c) covariances from such ones, or one that is shared, and noise, (c,) or shared."""
         each = covariance.cpu().numpy()

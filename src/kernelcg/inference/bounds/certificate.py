@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kernelcg.inference.bounds.log_evidence import UNKNOWN, log_evidence
 from kernelcg.inference.bounds.rounding import STANDARDISED, UNIT_ROUNDOFF, error_of_drift
-from kernelcg.inference.bounds.verdict import Verdict
+from kernelcg.inference.bounds.verdict import BY_ROUNDING, Verdict, is_met
 from kernelcg.inference.gaussian.brackets import evaluated
 from kernelcg.inference.gaussian.model import root_mean_squares
 from kernelcg.inference.gaussian.posterior import Posterior
@@ -19,9 +19,6 @@ OF_NOISE, OF_SPREAD = 0.01, 1e-4
 
 ELSEWHERE = 0.1
 """Error of the mean away from the data, in standard deviations of y, beside which a small one at the data counts."""
-
-BY_ROUNDING = (Status.PRECISION_EXHAUSTED, Status.STAGNATED)
-"""Ends of a solve at which float64 has no more to give."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +61,8 @@ class Certificate:
 
     @property
     def met(self) -> bool:
-        """Whether every solve reached its tolerance."""
-        return self.status is Status.CONVERGED
+        """Whether every solve reached its tolerance; that of 0 asks for as much as float64 has to give."""
+        return is_met(self.status, self.tolerance, known=self._is_known)
 
     @property
     def verdict(self) -> Verdict:
@@ -74,12 +71,15 @@ class Certificate:
         Bounds hold for whatever a solve ended with: where rounding came before the tolerance that was asked for, a
         small one is as good.
         """
-        known = self._is_small(self.mean_error) or (
-            self._is_small(self.error_at_data) and self.mean_error <= ELSEWHERE * self.spread
-        )
-        if known and (self.met or self.status in BY_ROUNDING):
+        if self._is_known and self.status in (Status.CONVERGED, *BY_ROUNDING):
             return Verdict.CERTIFIED
         return Verdict.UNINFORMATIVE if self.met else Verdict.NOT_EXACT
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether the bound of the error is small, or small at the data and never large."""
+        at_data = self._is_small(self.error_at_data) and self.mean_error <= ELSEWHERE * self.spread
+        return self._is_small(self.mean_error) or at_data
 
     def _is_small(self, error: float) -> bool:
         return error <= max(OF_NOISE * self.noise, OF_SPREAD * self.spread)

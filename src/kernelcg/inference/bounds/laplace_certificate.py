@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 
-from kernelcg.inference.bounds.verdict import Verdict
+from kernelcg.inference.bounds.verdict import BY_ROUNDING, Verdict, is_met
 from kernelcg.inference.laplace.calibration import Calibration
 from kernelcg.inference.laplace.evidence import laplace_value
 from kernelcg.inference.laplace.posterior import LaplacePosterior
@@ -66,20 +66,23 @@ class LaplaceCertificate:
 
     @property
     def met(self) -> bool:
-        """Whether the mode and the evidence reached their tolerances."""
-        return self.status is Status.CONVERGED
+        """Whether mode and evidence reached their tolerances; that of 0 asks for as much as float64 has to give."""
+        return self.evidence is Status.CONVERGED and is_met(self.newton, self.tolerance, known=self._is_known)
 
     @property
     def verdict(self) -> Verdict:
-        """Return what is known, in one word."""
-        if not self.met:
+        """Return what is known, in one word.
+
+        As in regression, a small bound is as good where rounding came before the tolerance that was asked for.
+        """
+        if self.status is not Status.CONVERGED:
             return Verdict.NOT_EXACT
         return Verdict.UNINFORMATIVE if self.deviations > LARGEST_DEVIATION else Verdict.CERTIFIED
 
     @property
     def reason(self) -> str:
         """Say in words what was not reached, or what makes the bound say little."""
-        if self.met:
+        if self.status is Status.CONVERGED:
             return (
                 f"the latent mean is only known to {self.deviations:.2g} of its standard deviation, since rounding of "
                 "the inputs and of products with K is amplified"
@@ -91,8 +94,13 @@ class LaplaceCertificate:
 
     @property
     def _found_the_mode(self) -> bool:
-        """Whether the residual met the tolerance, or rounding came first but the mean is known as well as that."""
-        return self.newton is Status.CONVERGED or self.deviations <= AS_GOOD * self.tolerance
+        """Whether the residual met the tolerance, or rounding came first but the mean is known well."""
+        return self.newton is Status.CONVERGED or (self.newton in BY_ROUNDING and self._is_known)
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether the bound of the error is small beside the uncertainty."""
+        return self.deviations <= AS_GOOD
 
     def __str__(self) -> str:
         verdict = self.verdict
@@ -140,8 +148,8 @@ class LaplaceCertificate:
 LARGEST_DEVIATION = 0.1
 """Error of the latent mean, in units of its standard deviation, up to which it is called certified."""
 
-AS_GOOD = 1000.0
-"""Times the tolerance, which is relative to the gradient, that the error in standard deviations may be."""
+AS_GOOD = 0.01
+"""The same where rounding came before the tolerance that was asked for, as in regression of the noise."""
 
 TOTAL_VARIATION = 0.4, 0.25
 """By how much a probability changes if a mean moves by one standard deviation, and per dimension if a covariance does

@@ -15,6 +15,7 @@ from kernelcg.inference.gaussian.cross_validation import diagonal_of_inverse
 from kernelcg.inference.gaussian.likelihood_by_pcg import FATAL
 from kernelcg.inference.gaussian.local_inverse import refined_by_neighbours
 from kernelcg.inference.gaussian.posterior import Posterior
+from kernelcg.inference.gaussian.really_left_out import really_left_out, surely_unknown
 from kernelcg.planning.plan import Method
 from kernelcg.randomness import child, rademacher
 from kernelcg.solvers import Status
@@ -126,11 +127,23 @@ def _left_out(posterior: Posterior, probes: int | None, generator: Generator) ->
             diagonal, off = _beside_the_drift(posterior, of_inverse, diagonal, off)
     of_weights = float((weights.error + drift.right + drift.coefficients).max())
     known = off / diagonal + (of_inverse / diagonal).sqrt() * of_weights
-    if status is Status.CONVERGED and bool((known[diagonal > 0] > TOLERANCE).any()):
-        status = Status.PRECISION_EXHAUSTED
     residuals, variances = weights.X / diagonal[:, None], 1 / diagonal
+    missing = (diagonal == 0) | ~(known <= TOLERANCE)
+    if posterior.problem.H.shape[1] and few_rows(posterior.problem) and bool(missing.any()):
+        for one in really_left_out(posterior, missing.nonzero()[:, 0], generator):
+            residuals[one.row], variances[one.row], known[one.row] = one.residual, one.variance, one.relative_error
+    if status is Status.CONVERGED and bool(_unsettled(posterior, variances, known).any()):
+        status = Status.PRECISION_EXHAUSTED
     densities = -0.5 * (residuals.square() / variances[:, None] + variances.log()[:, None] + math.log(2 * math.pi))
-    return LeaveOneOut(residuals, variances, densities, known + sampled / diagonal, status)
+    return LeaveOneOut(residuals, variances, densities, known + sampled * variances, status)
+
+
+def _unsettled(posterior: Posterior, variances: Tensor, known: Tensor) -> Tensor:
+    """Return (n,) flags of what missed the tolerance, and of infinite variances that may be finite ones."""
+    infinite = variances.isinf()
+    if not bool(infinite.any()):
+        return known > TOLERANCE
+    return torch.where(infinite, ~surely_unknown(posterior.problem), known > TOLERANCE)
 
 
 def _by_factor(posterior: Posterior, bound: Exact) -> tuple[Tensor, Tensor]:

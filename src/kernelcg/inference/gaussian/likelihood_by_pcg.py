@@ -34,6 +34,9 @@ NO_PIVOTS = torch.zeros(0, dtype=torch.int64)
 
 FATAL = (Status.INDEFINITE_OPERATOR, Status.NOT_FINITE)
 
+FINEST = 1e-10
+"""Relative residual of solves for the log marginal likelihood that is as good as none, also where 0 was asked for."""
+
 
 @dataclass(frozen=True)
 class Numerics:

@@ -103,19 +103,15 @@ class Regression:
             known = vector(known, "noise_variance", len(X), like=X)
             if not bool((known >= 0).all()):
                 raise ValueError(f"noise_variance must not be negative, but its smallest entry is {known.min():.3g}")
-        functions = drift(self.mean, X)
-        H = functions(X)
-        ordinary = least_squares(H, Y) if H.shape[1] else H.new_zeros(0, Y.shape[1])
-        derived = {
-            "X": X,
-            "Y": Y,
-            "noise_variance": known,
-            "points": self.backend.place(X),
-            "drift": functions,
-            "H": H,
-            "ordinary": ordinary,
-            "centred": Y - H @ ordinary,
-        }
+        derived = {"X": X, "Y": Y, "noise_variance": known, "points": self.backend.place(X)}
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
+        self._fit_drift(drift(self.mean, X))
+
+    def _fit_drift(self, functions: Drift) -> None:
+        H = functions(self.X)
+        ordinary = least_squares(H, self.Y) if H.shape[1] else H.new_zeros(0, self.Y.shape[1])
+        derived = {"drift": functions, "H": H, "ordinary": ordinary, "centred": self.Y - H @ ordinary}
         for name, value in derived.items():
             object.__setattr__(self, name, value)
 
@@ -153,6 +149,12 @@ class Regression:
         """Return the problem with other prices, by which the work chooses between preconditioners."""
         changed = copy.copy(self)  # the drift stays as it was fitted
         object.__setattr__(changed, "pricing", pricing)
+        return changed
+
+    def with_drift(self, functions: Drift) -> Self:
+        """Return the problem with these functions in place of those that its inputs suggest."""
+        changed = copy.copy(self)
+        changed._fit_drift(functions)
         return changed
 
     def storing(self, storage: Storage) -> Self:

@@ -100,7 +100,9 @@ def laplace_estimate(
     systems = systems_for(problem, gp, method, numerics, pivots, callback)
     start = None if trail is None else trail.f
     enough = LEARNING_RTOL if gp.is_log_concave else WARY_RTOL
-    rtol = mode_rtol or (EXACT_RTOL if definite_method(method) is Method.DIRECT else enough)
+    rtol = mode_rtol
+    if rtol is None:
+        rtol = EXACT_RTOL if definite_method(method) is Method.DIRECT else enough
     try:
         search = find_mode(problem, gp, systems, rtol=rtol, start=start)
         mode, known = search.mode, search.systems
