@@ -94,6 +94,11 @@ class KernelMatrix(ABC):
         check_columns(self.X, V)
         return self._cross(points, V, chosen_precision(self.X, precision))
 
+    def product_of_columns(self, columns: Tensor, V: Tensor, *, precision: torch.dtype | None = None) -> Tensor:
+        """Return K[:, columns] V for (m,) numbers of rows of X and (m, k) V: O(n m (d + k)) time."""
+        check_columns(self.X[columns], V)
+        return self._product_of_columns(columns, V, chosen_precision(self.X, precision))
+
     def block(self, rows: Rows = None, columns: Rows = None, *, precision: torch.dtype | None = None) -> Tensor:
         """Return the entries K[rows, columns] in ``precision``."""
         return self._block(rows, columns, chosen_precision(self.X, precision))
@@ -180,6 +185,13 @@ class KernelMatrix(ABC):
         return self.joined(other.X)._gradient(padded, right, slice(len(self), None), None, dtype)
 
     # what a backend computes
+
+    def _product_of_columns(self, columns: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return K[:, columns] V."""
+        from kernelcg.backends.binding import matrix_of
+
+        few = self.backend.place(self.X[columns], self.points.centre)
+        return matrix_of(self.kernel, few)._cross(self.X, V, dtype)
 
     def _neighbours(self, order: Tensor, count: int) -> Tensor:
         """Return the rows that `neighbours` describes."""

@@ -103,6 +103,16 @@ def columns_of(rows: Points, few: Points, kernel: Kernel, dtype: torch.dtype) ->
     return _array(few.bind(kernel).cross_block(rows.X, precision=dtype))
 
 
+def rows_of_points(rows: Points, few: Points, kernel: Kernel, dtype: torch.dtype) -> Floats:
+    """Return K(rows, few) as rows of new points are computed: those of the data are where they were."""
+    return _array(rows.bind(kernel).cross_block(few.X, precision=dtype).T)
+
+
+def product_of_columns(rows: Points, few: Points, V: Floats, kernel: Kernel, dtype: torch.dtype) -> Floats:
+    """Return K(rows, few) V."""
+    return _array(few.bind(kernel).cross(rows.X, _like(V, rows.X), precision=dtype))
+
+
 def product_of_points(points: Floats, columns: Points, V: Place, kernel: Kernel, dtype: torch.dtype) -> Floats:
     """Return K(points, columns) V."""
     K, (own,) = columns.bind(kernel), _found(V)
