@@ -196,6 +196,16 @@ def test_learning_goes_on_with_another_number_of_workers(client, tmp_path):
         assert np.array_equal(resumed.predict(X), whole.predict(X))
 
 
+def test_a_fit_does_not_go_on_alone_when_its_connection_is_closed(client):
+    from distributed import Client
+
+    X, y = data()
+    model = regressor(Client(client.scheduler.address, set_as_default=False), optimizer="adam", max_iter=3, probes=2)
+    with pytest.raises(ClusterFailed, match="closed during the fit"):
+        model.fit(X, y, callback=lambda event: event.kind is EventKind.STEP and model.cluster.close())
+    assert not hasattr(model, "posterior_")
+
+
 # ways to name a cluster
 
 
