@@ -178,7 +178,7 @@ def test_the_plan_names_threads_memory_and_speed(client):
     X, y = data()
     words = str(regressor(client).fit(X, y).plan_)
     assert re.search(r"2 workers, 2 threads, [0-9.]+ GB, together [0-9.e+]+ times as fast as this process", words)
-    assert "on this machine alone" in words
+    assert [(one.workers, one.threads) for one in regressor(client).fit(X, y).plan_.workers.rates] == [(2, 2)]
 
 
 def test_learning_goes_on_with_another_number_of_workers(client, tmp_path):

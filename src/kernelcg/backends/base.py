@@ -2,8 +2,9 @@
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ from kernelcg.backends.memory import default_budget, require_memory
 from kernelcg.backends.neighbours import earlier_neighbours
 from kernelcg.backends.rounding import centre_of
 from kernelcg.kernels import Kernel
+
+Answer = TypeVar("Answer")
 
 Rows = Tensor | slice | None
 """Some of the rows of X: int64 numbers, a slice, or None for all."""
@@ -359,9 +362,13 @@ class Backend(ABC):
         """Return how many copies of X binding may make in the memory of this process."""
         return COPIES
 
-    def workers(self) -> str:
-        """Return in words who does the work, where that is not this process."""
-        return ""
+    def each_worker(self, ask: Callable[[], Answer]) -> list[tuple[int, Answer]] | None:
+        """Return the threads and the answer of every worker of a cluster; None where this process does the work."""
+        return None
+
+    def memory_of_all_workers(self) -> int:
+        """Return the bytes that the workers of a cluster may use together."""
+        return 0
 
     def memory_of_workers(self) -> int:
         """Return the bytes of entries of K that they may keep."""

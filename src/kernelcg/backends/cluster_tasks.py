@@ -4,7 +4,6 @@ Arrays that travel are NumPy's, in float64. Sums of the parts of several tasks a
 that they do not depend on who computed what.
 """
 
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,10 +19,7 @@ from kernelcg.backends.neighbours import Search
 from kernelcg.backends.registry import default
 from kernelcg.backends.rounding import rounded_columns
 from kernelcg.backends.row_sources import Floats, RowSource
-from kernelcg.kernels import Kernel, Matern
-
-TIMED_ROWS = 1000
-"""Rows of the matrix whose product tells how fast a worker is: a few milliseconds."""
+from kernelcg.kernels import Kernel
 
 Integers = NDArray[np.int64]
 
@@ -48,17 +44,6 @@ def placed(rows: Floats, centre: Tensor) -> Points:
 def placed_from(rows: slice, source: RowSource, centre: Tensor) -> Points:
     """Return the same of rows that this worker reads itself."""
     return placed(source.read(rows.start, rows.stop), centre)
-
-
-def seconds_of_a_product(threads: int | None = None) -> float:
-    """Return the time of a small product in the process that calls this, the least of three."""
-    X = torch.linspace(0, 1, TIMED_ROWS * 4, dtype=torch.float64).reshape(TIMED_ROWS, 4)
-    K, taken = default(threads=threads).bind(Matern(torch.ones(())), X), []
-    for _ in range(3):
-        began = time.perf_counter()
-        K.product(X)
-        taken.append(time.perf_counter() - began)
-    return min(taken)
 
 
 def product_of_tile(

@@ -1,6 +1,7 @@
 """Dask backend: products with K and their gradients on the workers of a cluster, in fixed blocks of rows."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -8,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from kernelcg.backends import cluster_tasks as tasks
-from kernelcg.backends.base import Backend, KernelMatrix, Points
+from kernelcg.backends.base import Answer, Backend, KernelMatrix, Points
 from kernelcg.backends.cluster import Cluster, Workforce, missing
 from kernelcg.backends.dask_matrix import DaskMatrix, DaskPoints
 from kernelcg.backends.references import Reference
@@ -29,6 +29,12 @@ LEAST_BLOCK = 5000
 BLOCK_GROWTH = 29.0
 """Blocks have this times √n rows. With n both the tiles grow more numerous, so that there is work for more workers, and
 each of them larger, so that less is sent for each pair."""
+
+
+def number_of_blocks(n: int, block_rows: int | None = None) -> int:
+    """Return into how many blocks n rows are cut, by default as many as n alone asks for."""
+    most = block_rows or max(LEAST_BLOCK, math.ceil(BLOCK_GROWTH * math.sqrt(n)))
+    return max(math.ceil(n / most), 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,10 +101,11 @@ class Dask(Backend):
     def copies(self) -> int:
         return super().copies if self.reference is None else 0
 
-    def workers(self) -> str:
-        if not self.cluster.is_open:
-            return ""
-        return f"{self._workforce}, together {self._speed:.2g} times as fast as this process"
+    def each_worker(self, ask: Callable[[], Answer]) -> list[tuple[int, Answer]] | None:
+        return self.cluster.each(ask) if self.cluster.is_open else None
+
+    def memory_of_all_workers(self) -> int:
+        return self._workforce.memory
 
     def memory_of_workers(self) -> int:
         return int(STORED_SHARE * self._workforce.memory)
@@ -107,11 +114,6 @@ class Dask(Backend):
     def _workforce(self) -> Workforce:
         """Return who could work at first: what is decided by it stays decided when a worker is lost."""
         return self.cluster.workforce()
-
-    @cached_property
-    def _speed(self) -> float:
-        """Return the rate of all workers relative to that of this process, measured by a small product."""
-        return tasks.seconds_of_a_product(self.threads) * self.cluster.rate(tasks.seconds_of_a_product)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle no connection: a model that was fitted on a cluster is unpickled for the machine it gets to."""
@@ -132,7 +134,6 @@ class Dask(Backend):
 
     def slices(self, n: int) -> tuple[slice, ...]:
         """Return the rows of each block, as equal as whole numbers allow."""
-        most = self.block_rows or max(LEAST_BLOCK, math.ceil(BLOCK_GROWTH * math.sqrt(n)))
-        count = max(math.ceil(n / most), 1)
+        count = number_of_blocks(n, self.block_rows)
         ends = [n * number // count for number in range(count + 1)]
         return tuple(slice(start, stop) for start, stop in pairwise(ends))
