@@ -2,7 +2,7 @@
 
     python benchmarks/cluster.py rates             # 1 and 2 workers at n = 30,000, k = 16 (two quiet cores: a minute)
     python benchmarks/cluster.py overhead          # milliseconds and bytes of a product at n = 100,000, k = 16
-    python benchmarks/cluster.py memory            # driver at n = 500,000 over three products; X sent, X in a file
+    python benchmarks/cluster.py memory            # driver at n = 500,000 over two products; X sent, X in a file
     python benchmarks/cluster.py steady            # memory of driver, scheduler, workers over 500 products
     python benchmarks/cluster.py ridge             # kernel ridge of a file that is larger than ``memory``
     python benchmarks/cluster.py faults            # 20 random faults during fits
@@ -13,7 +13,8 @@ real sockets. ``--rows`` makes the problem smaller for a quick look.
 
 "efficiency" is the time of one process without a cluster and with one thread, divided by workers times the time of the
 cluster. "overhead" is the time of a product beyond the time of its tiles, computed in one process, divided by the
-workers. "bytes" are those that passed the loopback interface during a product, of all programs.
+workers. "bytes" are those that passed the loopback interface during a product, of all programs: of these alone with
+``unshare -n sh -c "ip link set lo up; python benchmarks/cluster.py overhead"`` as root.
 """
 
 import argparse
@@ -174,26 +175,29 @@ def seconds_of_tiles(backend: backends.Dask, X: torch.Tensor, V: torch.Tensor) -
 
 def memory(n: int, table: Table) -> None:
     """Compare the growth of the driver with the formula: X if it is sent, V, the pieces of V, and Y."""
-    V = normal(n, 1, 1)
+    features, columns = 3, 4
+    V = normal(n, columns, 1)
     with tempfile.TemporaryDirectory() as folder, cluster(2) as client:
         path = Path(folder) / "X.npy"
-        np.save(path, normal(n, FEATURES, 0).numpy())
+        np.save(path, normal(n, features, 0).numpy())
         for how in ("in a file", "sent"):
             with own_memory() as grown:
                 K = bound_to_file(client, path, by_reference=how == "in a file")
-                for _ in range(3):
-                    K.product(V)
-            expected = (0 if how == "in a file" else 2 * 8 * n * FEATURES) + 6 * 8 * n
-            row = {"n": n, "X": how, "X MB": 8 * n * FEATURES // 10**6, "products": 3}
+                for _ in range(2):
+                    K.product(V, precision=torch.float32)
+            expected = (0 if how == "in a file" else 2 * 8 * n * features) + 6 * 8 * n * columns
+            row = {"n": n, "features": features, "k": columns, "X": how, "X MB": 8 * n * features // 10**6}
+            row |= {"V MB": 8 * n * columns // 10**6, "products": 2}
             table.add(row | {"driver grew MB": max(grown) // 10**6, "formula MB": expected // 10**6})
             del K
 
 
 def bound_to_file(client: Client, path: Path, *, by_reference: bool) -> KernelMatrix:
     mapped = np.load(path, mmap_mode="r")
+    own = Matern([1.5] * mapped.shape[1])
     if not by_reference:
-        return backends.Dask(client=client).place(torch.from_numpy(np.array(mapped))).bind(kernel())
-    return backends.Dask(client=client, reference=Reference.of(mapped)).place(as_tensor(mapped)).bind(kernel())
+        return backends.Dask(client=client).place(torch.from_numpy(np.array(mapped))).bind(own)
+    return backends.Dask(client=client, reference=Reference.of(mapped)).place(as_tensor(mapped)).bind(own)
 
 
 @contextmanager
@@ -403,8 +407,8 @@ WORK: dict[str, tuple[Callable[[int, Table], None], int]] = {
     "rates": (rates, 30_000),
     "overhead": (overhead, 100_000),
     "memory": (memory, 500_000),
-    "steady": (steady, 12_000),
-    "ridge": (ridge, 50_000),
+    "steady": (steady, 6_000),
+    "ridge": (ridge, 20_000),
     "faults": (faults, 12_000),
 }
 

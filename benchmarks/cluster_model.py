@@ -24,7 +24,8 @@ from pathlib import Path
 
 from table import Table
 
-from kernelcg.backends.dask import BLOCK_GROWTH, LEAST_BLOCK
+from kernelcg.backends.dask import number_of_blocks
+from kernelcg.planning.workers import TASK
 
 FEATURES, COLUMNS = 8, 16
 
@@ -33,10 +34,6 @@ PICTURE = Path(__file__).parent.parent / "docs" / "images" / "cluster_model.png"
 PAIR = 1.1e-9
 """Seconds of a thread for one pair with 8 features and 16 columns, both sides, in float64: 0.0277 s of processor time
 for a tile of 5,000 × 5,000 rows with the Matérn-3/2 kernel, measured on one core of a server."""
-
-TASK = 1e-3
-"""Seconds of the scheduler for each task: 21 ms of processor time for driver and scheduler together, measured with 28
-tasks of a product on the same machine, rounded up."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +53,9 @@ KINDS = (
 """Assumed, not measured: the last one stands for a GPU."""
 
 
-def blocks_of(n: int) -> int:
-    return max(math.ceil(n / max(LEAST_BLOCK, math.ceil(BLOCK_GROWTH * math.sqrt(n)))), 1)
-
-
 def simulated(n: int, workers: int, kind: Workers) -> dict[str, float]:
     """Return the seconds of the parts of one product."""
-    B = blocks_of(n)
+    B = number_of_blocks(n)
     tile = (n / B) ** 2 * PAIR / kind.speed
     free = [(0.0, worker, frozenset[int]()) for worker in range(workers)]
     needed = [0] * workers

@@ -1,8 +1,14 @@
 """What tests of clusters share: data, and two workers, also after a test has killed one."""
 
+import os
+import time
+
 import numpy as np
 
 ROWS = 300
+
+PATIENCE = 600
+"""Seconds for which tests wait for processes that start: seconds pass, unless the machine is very busy."""
 
 
 def data(n=ROWS):
@@ -13,5 +19,8 @@ def data(n=ROWS):
 
 
 def await_both(client):
-    """Wait until both workers are there, also the one that was killed."""
-    client.wait_for_workers(2, timeout=300)
+    """Wait until both workers answer: the scheduler may not have noticed yet that one was killed."""
+    deadline = time.monotonic() + PATIENCE
+    while len(client.run(os.getpid, on_error="ignore")) != 2:
+        assert time.monotonic() < deadline
+        client.wait_for_workers(2, timeout=PATIENCE)

@@ -44,16 +44,16 @@ def test_threads_of_python_that_use_torch_are_left_alone():
         torch.get_num_threads()  # torch has seen this thread from now on
         torch.set_num_threads(2)
         ready.set()
-        working.wait(30)
+        working.wait(300)
         seen.append((torch.get_num_threads(), threads.allowed()))
         done.set()
 
     thread = threading.Thread(target=other)
     thread.start()
-    ready.wait(30)
+    ready.wait(300)
     with threads.working(1):
         working.set()
-        done.wait(30)
+        done.wait(300)
     thread.join()
     torch.set_num_threads(before)
     assert seen == [(2, 2)]
@@ -67,7 +67,7 @@ def test_threads_of_python_that_work_at_once_leave_torch_as_it_was():
         with threads.working():
             seen.append((torch.get_num_threads(), threads.allowed()))
             inside[number].set()
-            leave.wait(30)
+            leave.wait(300)
 
     others = [threading.Thread(target=other, args=(number,)) for number in range(3)]
     torch.set_num_threads(2)
@@ -75,7 +75,7 @@ def test_threads_of_python_that_work_at_once_leave_torch_as_it_was():
         with threads.working():
             for thread, entered in zip(others, inside, strict=True):
                 thread.start()
-                entered.wait(30)
+                entered.wait(300)
         leave.set()
         for thread in others:
             thread.join()
@@ -138,7 +138,7 @@ def test_a_forked_process_has_threads_of_its_own():
     results = context.SimpleQueue()
     child = context.Process(target=_sum_in_child, args=(results,))
     child.start()
-    child.join(60)
+    child.join(300)
     assert child.exitcode == 0
     assert results.get() == 3000 * 50 * 60
 

@@ -37,6 +37,16 @@ def test_parts_of_the_matrix(backend_for, name, rows, columns):
     assert block_error(found, kernel_matrix(kernel, Z, of(X, ROWS[columns]))) < TOLERANCE["float64"]
 
 
+@pytest.mark.parametrize("name", SOME)
+def test_products_of_some_columns(backend_for, precision, name):
+    kernel, X, some = KERNELS[name](3), normal(40, 3, 1), ROWS["numbers"]
+    V, K = normal(len(some), 2, 2), backend_for(kernel, X, DTYPES[precision]).bind(kernel, X)
+    found = K.product_of_columns(some, V, precision=DTYPES[precision])
+    assert product_error(found, kernel_matrix(kernel, X, X[some]), V) < TOLERANCE[precision]
+    with pytest.raises(ValueError, match="V"):
+        K.product_of_columns(some, normal(40, 2, 2))
+
+
 @pytest.mark.parametrize("columns", ["slice", "numbers"])
 @pytest.mark.parametrize("name", SOME)
 def test_gradients_of_some_columns(backend_for, precision, name, columns):

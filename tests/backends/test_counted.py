@@ -43,6 +43,8 @@ def test_columns_are_counted_in_proportion_to_the_part_of_K(base):
     assert counted.work.columns == 5.75
     block_of(counted, KERNEL, X, X[:10])
     assert counted.work.columns == 6.0
+    counted.bind(KERNEL, X).product_of_columns(torch.arange(10), V[:10, :2])
+    assert counted.work.columns == 6.5
 
 
 def test_products_with_a_stored_matrix_count_too(base):

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from both_workers import await_both
+from both_workers import PATIENCE, await_both
 from reference import TOLERANCE, block_error, gradient_error, kernel_matrix, product_error
 from strategies import DTYPES, KERNELS, normal
 
@@ -24,9 +24,6 @@ from kernelcg.kernels import RBF, Kernel, Matern
 from kernelcg.kernels.distances import squared_distances
 
 ROWS, BLOCK = 400, 150
-
-PATIENCE = 300
-"""Seconds for which tests wait for workers to be started again: seconds pass, unless the machine is very busy."""
 
 SOME = ["rbf", "matern32 ard", "multiple of a sum", "periodic", "sum with linear"]
 
@@ -49,6 +46,8 @@ def test_products_and_gradients(backend, name):
     assert gradient_error(found, kernel, X, X, left, right) < TOLERANCE["float64"]
     assert (found - here.gradient(left, right)).abs().max() <= 1e-12 * here.gradient(left, right).abs().max()
     some = torch.tensor([3, 390, 7])
+    found = K.product_of_columns(some, V[:3])
+    assert product_error(found, truth[:, some], V[:3]) < TOLERANCE["float64"]
     found = K.gradient(left, right[:3], columns=some)
     assert gradient_error(found, kernel, X, X[some], left, right[:3]) < TOLERANCE["float64"]
     assert block_error(K.block(None, some), truth[:, some]) < TOLERANCE["float64"]
@@ -121,11 +120,32 @@ def test_neighbourhoods_while_a_worker_is_lost(client, backend):
 
 
 def test_columns_of_many_features_by_workers(backend, monkeypatch):
-    X, some = normal(ROWS, 60, 1), torch.tensor([3, 399, 3])
+    X, Z, some = normal(ROWS, 60, 1), normal(3, 60, 2), torch.tensor([3, 399, 3])
     K, here = backend.bind(Matern(5.0), X), backends.default().bind(Matern(5.0), X)
     monkeypatch.setattr(type(K), "_at", None)  # nothing is computed here
     for dtype in DTYPES.values():
         assert torch.equal(K.block(None, some, precision=dtype), here.block(None, some, precision=dtype))
+        assert torch.equal(K.cross_block(Z, precision=dtype), here.cross_block(Z, precision=dtype))
+
+
+@pytest.mark.parametrize("name", ["periodic", "sum with linear"])
+def test_columns_of_formulas_in_torch_by_workers(backend, monkeypatch, name):
+    kernel, X, Z, some = KERNELS[name](3), normal(ROWS, 3, 1), normal(3, 3, 2), torch.tensor([3, 399, 3])
+    K = backend.bind(kernel, X)
+    monkeypatch.setattr(type(K), "_at", None)
+    assert block_error(K.block(None, some), kernel_matrix(kernel, X, X[some])) < TOLERANCE["float64"]
+    assert block_error(K.cross_block(Z), kernel_matrix(kernel, Z, X)) < TOLERANCE["float64"]
+
+
+def test_products_of_columns_by_workers(backend, monkeypatch):
+    X, some = normal(ROWS, 3, 1), torch.tensor([3, 399, 3])
+    K, here, V = backend.bind(Matern(1.0), X), backends.default().bind(Matern(1.0), X), normal(3, 2, 2)
+    monkeypatch.setattr(type(K), "_at", None)
+    monkeypatch.setattr(type(K), "at", None)
+    for name, dtype in DTYPES.items():
+        found = K.product_of_columns(some, V, precision=dtype)
+        assert product_error(found, kernel_matrix(Matern(1.0), X, X[some]), V) < TOLERANCE[name]
+        assert found.dtype == V.dtype == here.product_of_columns(some, V, precision=dtype).dtype
 
 
 def test_entries_of_many_features_in_little_memory(client):
@@ -247,10 +267,12 @@ def test_few_rows_stay_here(backend):
 
 
 def resized(client, count):
-    """Return once the cluster has so many workers."""
+    """Return once the cluster has so many workers, which answer."""
     client.cluster.scale(count)
     deadline = time.monotonic() + PATIENCE
-    while len(client.scheduler_info(n_workers=-1)["workers"]) != count:
+    while {len(client.scheduler_info(n_workers=-1)["workers"]), len(client.run(os.getpid, on_error="ignore"))} != {
+        count
+    }:
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -306,9 +328,8 @@ def test_a_worker_that_is_stopped_for_a_while_changes_no_bit(client, backend):
 
 def test_without_workers_it_gives_up(client, backend):
     X, V = normal(ROWS, 3, 1), normal(ROWS, 1, 2)
-    impatient = backends.Dask(client=client, block_rows=BLOCK, patience=0.5)
-    K = impatient.bind(RBF(1.0), X)
-    undisturbed = K.product(V)
+    impatient, calm = backends.Dask(client=client, block_rows=BLOCK, patience=0.5), backend.bind(RBF(1.0), X)
+    undisturbed, K = calm.product(V), replace(calm, dask=impatient)
     try:
         resized(client, 0)
         with pytest.raises(ClusterFailed, match=r"no workers for 0\.5 s"):
@@ -317,7 +338,7 @@ def test_without_workers_it_gives_up(client, backend):
             impatient.bind(RBF(1.0), X).product(V)
     finally:
         resized(client, 2)
-    assert torch.equal(K.product(V), undisturbed)
+    assert torch.equal(calm.product(V), undisturbed)
 
 
 class Broken(RBF):

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 import torch
+from both_workers import PATIENCE
 from dask_processes import free_port, scheduler_at, worker_at
 from strategies import normal
 
@@ -18,15 +19,12 @@ distributed = pytest.importorskip("distributed")
 
 ROWS, BLOCK = 400, 150
 
-START = 120
-"""Seconds for which tests wait for processes: a few pass, unless the machine is very busy."""
-
 
 @contextmanager
-def connected(address):
-    """Give a client, once somebody answers at the address."""
+def connected(address, reconnecting=PATIENCE):
+    """Give a client once there is a worker; without its scheduler it tries to connect for so many seconds."""
     host, port = address.removeprefix("tcp://").split(":")
-    deadline = time.monotonic() + START
+    deadline = time.monotonic() + PATIENCE
     while True:
         try:
             socket.create_connection((host, int(port)), 1).close()
@@ -34,8 +32,9 @@ def connected(address):
         except OSError:
             assert time.monotonic() < deadline
             time.sleep(0.1)
-    client = distributed.Client(address, set_as_default=False, timeout="5s")
+    client = distributed.Client(address, set_as_default=False, timeout=reconnecting)
     try:
+        client.wait_for_workers(1, timeout=PATIENCE)
         yield client
     finally:
         client.close()
@@ -70,7 +69,7 @@ def test_a_scheduler_that_is_lost_for_good():
     with ExitStack() as stack:
         scheduler = stack.enter_context(scheduler_at("127.0.0.1", port))
         stack.enter_context(worker_at("127.0.0.2", address))
-        client = stack.enter_context(connected(address))
+        client = stack.enter_context(connected(address, reconnecting=20))
         K, found = product(client)
         scheduler.kill()
         scheduler.wait()

@@ -29,7 +29,7 @@ def output_of(script):
     """Run a script in a process of its own and return what it prints; a crash or a hang is a failure."""
     native_or_skip()
     done = subprocess.run(
-        [sys.executable, "-c", PREPARE + script], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", PREPARE + script], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

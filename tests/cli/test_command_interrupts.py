@@ -32,11 +32,11 @@ def test_the_second_interrupt_ends_what_does_not_listen():
         assert "Ctrl-C again ends it at once" in process.stderr.readline()
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 130
+        assert process.wait(timeout=300) == 130
 
 
 def test_what_ends_in_order_goes_on_afterwards():
-    done = subprocess.run([sys.executable, "-c", ORDERLY], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", ORDERLY], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (0, "goes on\n")
 
 
@@ -49,4 +49,4 @@ def test_an_interrupt_that_python_hears_ends_in_order(times):
         assert process.stdout.readline() == "begins\n"
         for _ in range(times):
             process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) in (1, 130, -signal.SIGINT)
+        assert process.wait(timeout=300) in (1, 130, -signal.SIGINT)

@@ -245,7 +245,7 @@ def test_progress_is_live_on_a_terminal(folder):
 def test_without_its_packages_the_command_names_the_extra(tmp_path):
     blocked = "import sys; sys.modules['typer'] = None\nimport importlib.util as u; f = u.find_spec\n"
     blocked += "u.find_spec = lambda n: None if n == 'typer' else f(n)\nfrom kernelcg.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True, timeout=300)
     assert done.returncode == 2
     assert "pip install 'kernelcg[cli]'" in done.stderr
 
@@ -257,7 +257,7 @@ def test_help_is_lazy():
         "try:\n    app(['--help'])\nexcept SystemExit:\n    pass\n"
         "print(sorted({'torch', 'pandas', 'sklearn', 'altair'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert done.stdout.splitlines()[-1] == "[]"
 
 

@@ -30,6 +30,6 @@ def site(tmp_path_factory):
 def test_pages_opened_as_files_can_be_searched(site, tmp_path, words, page):
     url = f"{(site / 'index.html').as_uri()}?q={words}"
     own = ["--virtual-time-budget=20000", f"--user-data-dir={tmp_path}", "--dump-dom", url]
-    shown = subprocess.run([BROWSER, *OFFLINE, *own], capture_output=True, text=True, timeout=120).stdout
+    shown = subprocess.run([BROWSER, *OFFLINE, *own], capture_output=True, text=True, timeout=300).stdout
     links = shown[shown.index('class="md-search-result__list"') :]
     assert page in links[: links.index("</ol>")]

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
-from both_workers import await_both, data
+from both_workers import PATIENCE, await_both, data
+from dask_processes import free_port
 from sklearn.base import clone
 
 import kernelcg
@@ -142,7 +144,9 @@ def test_workers_store_the_matrix_where_the_plan_says_so(client, monkeypatch, es
     assert stored.plan_.conditioning.storage is Storage.STORED
     assert "K stored" in stored.plan_.explain()
     assert stored.plan_.pricing.workers_memory > 0
-    again = clone(model).fit(X, target, plan=stored.plan_, callback=killing_at(client, EventKind.PLAN))
+    with killing_at(client, EventKind.PLAN) as listen:
+        again = clone(model).fit(X, target, plan=stored.plan_, callback=listen)
+    await_both(client)
     assert np.array_equal(again.predict(X), stored.predict(X)), "the entries of a lost worker are computed again"
     monkeypatch.setattr(dask_backend, "STORED_SHARE", 0.0)
     recomputed = clone(model).fit(X, target)
@@ -154,24 +158,27 @@ def test_workers_store_the_matrix_where_the_plan_says_so(client, monkeypatch, es
     assert np.allclose(copied.predict(X), stored.predict(X), rtol=1e-10, atol=1e-10)
 
 
+@contextmanager
 def killing_at(client, kind):
-    """Return a callback that kills a worker a moment after the first event of a kind."""
-    left = [1]
+    """Give a callback that kills a worker a moment after the first event of a kind."""
+    killers = []
 
     def listen(event):
-        if event.kind is kind and left.pop() if left else False:
+        if event.kind is kind and not killers:
             await_both(client)
             pid = min(client.run(os.getpid).values())
-            threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
+            killers.append(threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)))
+            killers[0].start()
 
-    return listen
+    yield listen
+    killers[0].join()
 
 
 def test_the_plan_names_threads_memory_and_speed(client):
     X, y = data()
     words = str(regressor(client).fit(X, y).plan_)
     assert re.search(r"2 workers, 2 threads, [0-9.]+ GB, together [0-9.e+]+ times as fast as this process", words)
-    assert "on this machine alone" in words
+    assert [(one.workers, one.threads) for one in regressor(client).fit(X, y).plan_.workers.rates] == [(2, 2)]
 
 
 def test_learning_goes_on_with_another_number_of_workers(client, tmp_path):
@@ -187,6 +194,16 @@ def test_learning_goes_on_with_another_number_of_workers(client, tmp_path):
         resumed = regressor(one.scheduler_address, **options).fit(X, y, checkpoint=path)
         assert "1 workers" in str(resumed.plan_)
         assert np.array_equal(resumed.predict(X), whole.predict(X))
+
+
+def test_a_fit_does_not_go_on_alone_when_its_connection_is_closed(client):
+    from distributed import Client
+
+    X, y = data()
+    model = regressor(Client(client.scheduler.address, set_as_default=False), optimizer="adam", max_iter=3, probes=2)
+    with pytest.raises(ClusterFailed, match="closed during the fit"):
+        model.fit(X, y, callback=lambda event: event.kind is EventKind.STEP and model.cluster.close())
+    assert not hasattr(model, "posterior_")
 
 
 # ways to name a cluster
@@ -205,10 +222,10 @@ def test_a_local_cluster_waits_for_a_worker_that_comes_back_late():
     with dask.config.set({"distributed.deploy.lost-worker-timeout": "1ms"}), connected("local", 1) as client:
         ((address, pid),) = client.run(os.getpid).items()
         os.kill(pid, signal.SIGKILL)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while list(client.scheduler_info()["workers"]) in ([], [address]) and time.monotonic() < deadline:
             time.sleep(0.1)
-        assert client.submit(sum, (1, 2)).result(timeout=60) == 3
+        assert client.submit(sum, (1, 2)).result(timeout=PATIENCE) == 3
 
 
 def test_a_local_cluster_ends_with_the_fit():
@@ -232,7 +249,7 @@ def test_an_address_where_nobody_answers():
         dask.config.set({"distributed.comm.timeouts.connect": "0.3s"}),
         pytest.raises(ValueError, match="cannot be reached"),
     ):
-        regressor("tcp://127.0.0.1:9").fit(*data(20))
+        regressor(f"tcp://127.0.0.1:{free_port()}").fit(*data(20))
 
 
 # what leaves the process
@@ -254,7 +271,7 @@ def test_clones_share_the_connection_and_pickles_leave_it(client, tmp_path):
 
 def test_the_core_imports_no_dask():
     code = "import sys, kernelcg, kernelcg.estimators, kernelcg.backends; assert 'distributed' not in sys.modules"
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=200)
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=PATIENCE)
 
 
 # whom to work with
@@ -273,7 +290,7 @@ def test_workers_with_another_version_are_refused(tmp_path):
             [*command, "--no-dashboard"], env=os.environ | {"PYTHONPATH": str(tmp_path)}, stderr=subprocess.DEVNULL
         )
         try:
-            client.wait_for_workers(1, timeout=300)
+            client.wait_for_workers(1, timeout=PATIENCE)
             with pytest.raises(ClusterFailed, match=r"has kernelcg 9\.9\.9, but this is kernelcg"):
                 regressor(client).fit(*data())
         finally:
@@ -314,7 +331,7 @@ os._exit(0)  # Dask waits long for clients that were refused
 def test_a_cluster_with_certificates_refuses_strangers():
     pytest.importorskip("cryptography")
     command = [sys.executable, "-W", "ignore", "-c", WITH_CERTIFICATES]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     without, inside, stranger = done.stdout.splitlines() or pytest.fail(done.stderr)
     assert "asks for certificates, and Dask's configuration names none" in without
     assert (inside, stranger) == ("dask", "a stranger is refused")

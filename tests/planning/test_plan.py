@@ -1,16 +1,23 @@
 """The plan: choices from rates and sizes alone, reasons in words, memory refused before it is allocated."""
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pytest
 
+from kernelcg.backends import dask
 from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.planning.costs import KernelPrice, Pricing
 from kernelcg.planning.plan import Family, Method, Plan, Precision, Storage, in_bytes, in_time
 from kernelcg.planning.planner import Options, Resources, Workload, planned, reconsidered
-from kernelcg.planning.profile import TYPICAL
+from kernelcg.planning.profile import TYPICAL, PairSeconds
+from kernelcg.planning.workers import TASK, Rates, Workers
 
 GB = 10**9
+
+
+def workers(count):
+    """Return so many workers with one thread each, as fast as this process."""
+    return Workers(count * 4 * GB, (Rates(count, count, TYPICAL),))
 
 
 def resources(memory=8 * GB, profile=TYPICAL, price=KernelPrice(), device_memory=None):
@@ -107,13 +114,45 @@ def test_a_dear_kernel_is_stored_or_factorised():
 def test_workers_store_what_this_process_could_not():
     dear = Pricing(TYPICAL, KernelPrice(fused=0, seconds=2.0**-23), workers_memory=40 * GB)
     options = Options(method=Method.ITERATIVE)
-    there = Resources("dask", "cpu", 2, 8 * GB, None, dear, "20 workers")
-    here = replace(there, workers="", pricing=replace(dear, workers_memory=0))
+    there = Resources("dask", "cpu", 2, 8 * GB, None, dear, workers(20))
+    here = replace(there, workers=None, pricing=replace(dear, workers_memory=0))
     work = Workload(60_000, 8, parameters=0)
     stored, recomputed = (planned(work, options, one).conditioning for one in (there, here))
     assert (stored.storage, recomputed.storage) == (Storage.STORED, Storage.RECOMPUTED)
     assert stored.bytes == recomputed.bytes, "this process stores nothing"
     assert planned(replace(work, rows=90_000), options, there).conditioning.storage is Storage.RECOMPUTED
+
+
+def test_workers_change_seconds_and_no_choice():
+    alone = Resources("dask", "cpu", 2, 8 * GB, None, Pricing(TYPICAL), None)
+    for work in (Workload(60_000, 8), Workload(60_000, 8, family=Family.LAPLACE), Workload(12_000, 8, parameters=0)):
+        plans = [planned(work, Options(), replace(alone, workers=workers(count))) for count in (4, 64)]
+        plans.append(planned(work, Options(), alone))
+        assert plans[0].stages == plans[1].stages
+        assert plans[0].conditioning == plans[1].conditioning
+        assert [one.patience for one in plans[0].stages] == [one.patience for one in plans[2].stages]
+        assert [one.method for one in plans[0].stages] == [one.method for one in plans[2].stages]
+    work = Workload(200_000, 8)
+    few, many, none = (
+        planned(work, Options(), replace(alone, workers=some)) for some in (workers(4), workers(64), None)
+    )
+    assert many.seconds < few.seconds < none.seconds < 20 * many.seconds
+    assert [one.seconds for one in many.stages[:2]] == [one.seconds for one in none.stages[:2]], "few rows stay here"
+    fast, slow = many.prediction(10_000).seconds, none.prediction(10_000).seconds
+    assert fast < slow
+    assert "64 workers, 64 threads, 256 GB, together 64 times as fast as this process" in str(many)
+    nobody = planned(work, Options(), replace(alone, workers=Workers(0)))
+    assert nobody.seconds == none.seconds
+
+
+def test_products_are_shared_in_proportion_to_the_rates():
+    """Two slow threads and one of twice their rate do in a quarter of the time what a slow one does."""
+    fast = replace(TYPICAL, double=PairSeconds(*(0.5 * one for one in astuple(TYPICAL.double))))
+    both = Workers(GB, (Rates(1, 2, TYPICAL), Rates(1, 1, fast)))
+    n = 20_000
+    found = both.seconds(n, lambda rates: n**2 * rates.double(8, 16))
+    blocks = dask.number_of_blocks(n)
+    assert found == pytest.approx(n**2 * TYPICAL.double(8, 16) / 4 + TASK * (blocks * (blocks + 1) / 2 + blocks))
 
 
 def test_expectations_grow_with_the_work():

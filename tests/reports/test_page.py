@@ -138,7 +138,7 @@ def test_a_browser_draws_all_pictures_without_an_error(request, tmp_path, which,
     flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
     flags += f" --disable-component-update --disable-sync --window-size={width},900 --virtual-time-budget=10000"
     command = [BROWSER, *flags.split(), f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", path.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert "data-error" not in re.search(r"<body[^>]*>", done.stdout).group()
     drawn = done.stdout.split("<main>")[1].split("</main>")[0]
     assert drawn.count("<svg") == len(list(pictures(model)))

@@ -2,8 +2,9 @@
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +23,8 @@ from kernelcg.backends.neighbours import earlier_neighbours
 from kernelcg.backends.rounding import centre_of
 from kernelcg.kernels import Kernel
 from kernelcg.threads import taking
+
+Answer = TypeVar("Answer")
 
 Rows = Tensor | slice | None
 """Some of the rows of X: int64 numbers, a slice, or None for all."""
@@ -98,6 +101,11 @@ class KernelMatrix(ABC):
         check_points(self.X, points)
         check_columns(self.X, V)
         return self._cross(points, V, chosen_precision(self.X, precision))
+
+    def product_of_columns(self, columns: Tensor, V: Tensor, *, precision: torch.dtype | None = None) -> Tensor:
+        """Return K[:, columns] V for (m,) numbers of rows of X and (m, k) V: O(n m (d + k)) time."""
+        check_columns(self.X[columns], V)
+        return self._product_of_columns(columns, V, chosen_precision(self.X, precision))
 
     def block(self, rows: Rows = None, columns: Rows = None, *, precision: torch.dtype | None = None) -> Tensor:
         """Return the entries K[rows, columns] in ``precision``."""
@@ -185,6 +193,13 @@ class KernelMatrix(ABC):
         return self.joined(other.X)._gradient(padded, right, slice(len(self), None), None, dtype)
 
     # what a backend computes
+
+    def _product_of_columns(self, columns: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return K[:, columns] V."""
+        from kernelcg.backends.binding import matrix_of
+
+        few = self.backend.place(self.X[columns], self.points.centre)
+        return matrix_of(self.kernel, few)._cross(self.X, V, dtype)
 
     def _neighbours(self, order: Tensor, count: int) -> Tensor:
         """Return the rows that `neighbours` describes."""
@@ -352,9 +367,13 @@ class Backend(ABC):
         """Return how many copies of X binding may make in the memory of this process."""
         return COPIES
 
-    def workers(self) -> str:
-        """Return in words who does the work, where that is not this process."""
-        return ""
+    def each_worker(self, ask: Callable[[], Answer]) -> list[tuple[int, Answer]] | None:
+        """Return the threads and the answer of every worker of a cluster; None where this process does the work."""
+        return None
+
+    def memory_of_all_workers(self) -> int:
+        """Return the bytes that the workers of a cluster may use together."""
+        return 0
 
     def memory_of_workers(self) -> int:
         """Return the bytes of entries of K that they may keep."""

@@ -7,12 +7,14 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata, util
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from kernelcg.errors import ClusterFailed
 
 if TYPE_CHECKING:
     from distributed import Client, Future
+
+Answer = TypeVar("Answer")
 
 GRAPH_WARNING = "distributed.admin.large-graph-warning-threshold"
 """Setting of Dask: bytes of a graph above which it warns that data should be scattered. Scattered data die with their
@@ -36,9 +38,6 @@ class Workforce:
     workers: int
     threads: int
     memory: int
-
-    def __str__(self) -> str:
-        return f"{self.workers} workers, {self.threads} threads, {self.memory / 1e9:.3g} GB"
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,11 +64,12 @@ class Cluster:
             len(workers), sum(one["nthreads"] for one in workers), sum(one["memory_limit"] or 0 for one in workers)
         )
 
-    def rate(self, seconds: Callable[[], float]) -> float:
-        """Return how many pieces of work the threads of all workers do a second, if each says how long one takes."""
+    def each(self, ask: Callable[[], Answer]) -> list[tuple[int, Answer]]:
+        """Return the threads and the answer of every worker that gives one."""
         threads = {name: one["nthreads"] for name, one in self.client.scheduler_info(n_workers=-1)["workers"].items()}
-        found = self.client.run(seconds, on_error="return")
-        return sum(threads.get(name, 0) / taken for name, taken in found.items() if isinstance(taken, float))
+        found = self.client.run(ask, on_error="return")
+        answered = {name: answer for name, answer in found.items() if not isinstance(answer, BaseException)}
+        return [(threads[name], answer) for name, answer in answered.items() if name in threads]
 
     def require_workers(self) -> None:
         """Raise unless there are workers, all with the version of this library that runs here."""

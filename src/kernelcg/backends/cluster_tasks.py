@@ -4,7 +4,6 @@ Arrays that travel are NumPy's, in float64. Sums of the parts of several tasks a
 that they do not depend on who computed what.
 """
 
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,10 +19,7 @@ from kernelcg.backends.neighbours import Search
 from kernelcg.backends.registry import default
 from kernelcg.backends.rounding import rounded_columns
 from kernelcg.backends.row_sources import Floats, RowSource
-from kernelcg.kernels import Kernel, Matern
-
-TIMED_ROWS = 1000
-"""Rows of the matrix whose product tells how fast a worker is: a few milliseconds."""
+from kernelcg.kernels import Kernel
 
 Integers = NDArray[np.int64]
 
@@ -48,17 +44,6 @@ def placed(rows: Floats, centre: Tensor) -> Points:
 def placed_from(rows: slice, source: RowSource, centre: Tensor) -> Points:
     """Return the same of rows that this worker reads itself."""
     return placed(source.read(rows.start, rows.stop), centre)
-
-
-def seconds_of_a_product(threads: int | None = None) -> float:
-    """Return the time of a small product in the process that calls this, the least of three."""
-    X = torch.linspace(0, 1, TIMED_ROWS * 4, dtype=torch.float64).reshape(TIMED_ROWS, 4)
-    K, taken = default(threads=threads).bind(Matern(torch.ones(())), X), []
-    for _ in range(3):
-        began = time.perf_counter()
-        K.product(X)
-        taken.append(time.perf_counter() - began)
-    return min(taken)
 
 
 def product_of_tile(
@@ -101,6 +86,16 @@ def _multiplied(K: Tensor, V: Floats) -> Floats:
 def columns_of(rows: Points, few: Points, kernel: Kernel, dtype: torch.dtype) -> Floats:
     """Return K(rows, few), which is sent to the process that asks."""
     return _array(few.bind(kernel).cross_block(rows.X, precision=dtype))
+
+
+def rows_of_points(rows: Points, few: Points, kernel: Kernel, dtype: torch.dtype) -> Floats:
+    """Return K(rows, few) as rows of new points are computed: those of the data are where they were."""
+    return _array(rows.bind(kernel).cross_block(few.X, precision=dtype).T)
+
+
+def product_of_columns(rows: Points, few: Points, V: Floats, kernel: Kernel, dtype: torch.dtype) -> Floats:
+    """Return K(rows, few) V."""
+    return _array(few.bind(kernel).cross(rows.X, _like(V, rows.X), precision=dtype))
 
 
 def product_of_points(points: Floats, columns: Points, V: Place, kernel: Kernel, dtype: torch.dtype) -> Floats:

@@ -40,6 +40,10 @@ class CountedMatrix(KernelMatrix):
         self._count(V.shape[1], len(points) * len(self))
         return self.base._cross(points, V, dtype)
 
+    def _product_of_columns(self, columns: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
+        self._count(V.shape[1], len(columns) * len(self))
+        return self.base._product_of_columns(columns, V, dtype)
+
     def _block(self, rows: Rows, columns: Rows, dtype: torch.dtype) -> Tensor:
         self._count(1, len(rows_of(self.X, rows)) * len(rows_of(self.X, columns)))
         return self.base._block(rows, columns, dtype)

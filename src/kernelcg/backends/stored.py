@@ -30,6 +30,9 @@ class StoredMatrix(KernelMatrix):
     def _cross(self, points: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
         return self.base._cross(points, V, dtype)
 
+    def _product_of_columns(self, columns: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
+        return self.base._product_of_columns(columns, V, dtype)
+
     def _block(self, rows: Rows, columns: Rows, dtype: torch.dtype) -> Tensor:
         return self.base._block(rows, columns, dtype)
 

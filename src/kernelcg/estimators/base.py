@@ -16,7 +16,7 @@ from torch import Tensor
 from kernelcg.backends import Backend, named
 from kernelcg.backends.dask import Dask
 from kernelcg.backends.references import Reference
-from kernelcg.estimators.cluster_connection import connected
+from kernelcg.estimators.cluster_connection import connected, insisting_on
 from kernelcg.estimators.data import as_tensor
 from kernelcg.estimators.inputs import checked_points
 from kernelcg.estimators.session import Resumable, Session
@@ -30,7 +30,7 @@ from kernelcg.estimators.settings import (
     seed_of,
     threads_of,
 )
-from kernelcg.events import Listener
+from kernelcg.events import Listener, together
 from kernelcg.inference.gaussian.model import Regression
 from kernelcg.inference.laplace.latent_model import Observations
 from kernelcg.inference.learning.learn import Learned
@@ -149,7 +149,7 @@ class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is 
     ) -> Iterator[Session]:
         """Do a fit: it succeeds or leaves the estimator as it was, and it is told to the callback and the log."""
         with working(threads_of(self.n_jobs)), self._all_or_nothing(), narrated(self.verbose), self._on_cluster():
-            yield Session.of(callback, self.max_seconds, resume, checkpoint)
+            yield Session.of(together(callback, insisting_on(self._client)), self.max_seconds, resume, checkpoint)
 
     @contextmanager
     def _on_cluster(self) -> Iterator[None]:

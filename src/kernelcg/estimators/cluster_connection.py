@@ -9,14 +9,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kernelcg.backends.cluster import missing
+from kernelcg.errors import ClusterFailed
+from kernelcg.events import Event, Listener
 
 if TYPE_CHECKING:
     from distributed import Client
 
 logger = logging.getLogger("kernelcg")
 
-# Dask gives up a worker of its own that died and is not back within 15 seconds; on a busy machine it takes longer
-PATIENT = {"distributed.deploy.lost-worker-timeout": "10 minutes"}
+# Dask gives up a worker of its own that died and is not back within 15 seconds; on a busy machine it takes longer. Its
+# scheduler keeps the last 1,000 messages of up to a megabyte to each worker, for developers
+PATIENT = {"distributed.deploy.lost-worker-timeout": "10 minutes", "distributed.admin.low-level-log-length": 10}
 
 
 def is_cluster(value: Any) -> bool:
@@ -60,6 +63,24 @@ def connected(cluster: Any, workers: int | None) -> Iterator["Client | None"]:
         client.as_current(),
     ):
         yield client
+
+
+def insisting_on(client: "Client | None") -> Listener | None:
+    """Return a listener that raises `ClusterFailed` once the connection of a fit is closed, if it has one.
+
+    Fitted models go on without, in this process; a fit that did would take many times as long.
+    """
+    if client is None:
+        return None
+
+    def listen(_: Event) -> None:
+        if client.status in ("closing", "closed"):
+            raise ClusterFailed(
+                "the connection to the cluster was closed during the fit; connect and fit again, from the saved state "
+                "if there is one"
+            )
+
+    return listen
 
 
 def _client_at(address: str) -> "Client":

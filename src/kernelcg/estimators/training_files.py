@@ -26,6 +26,7 @@ from kernelcg.planning.growing_factor import Construction
 from kernelcg.planning.plan import Outcome, Plan, Stage
 from kernelcg.planning.profile import PairSeconds, Profile
 from kernelcg.planning.ranks import Sizes
+from kernelcg.planning.workers import Rates, Workers
 
 KIND = "TrainingState"
 
@@ -37,7 +38,7 @@ RECORDS: Mapping[str, type] = {
     for cls in (
         *(TrainingState, Origin, Step, StagedState, StochasticState, Ascent, Point, Curvature),
         *(Trail, OutputsTrail, LaplaceTrail, Probes, Kept, Construction),
-        *(Plan, Stage, Outcome, Pricing, Sizes, KernelPrice, Profile, PairSeconds),
+        *(Plan, Stage, Outcome, Pricing, Sizes, KernelPrice, Profile, PairSeconds, Workers, Rates),
     )
 }
 """The classes that a file may name."""

@@ -4,7 +4,8 @@ The constants were set by `benchmarks/plan_against_reality.py`, on two quiet cor
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -12,7 +13,9 @@ from kernelcg.backends import dask
 from kernelcg.kernels.long_double import AFFORDABLE_OPERATIONS, operations_of_product
 from kernelcg.planning.costs import Costs, stored_product
 from kernelcg.planning.plan import Family, Method, Precision, Storage
+from kernelcg.planning.profile import Profile
 from kernelcg.planning.ranks import Sizes
+from kernelcg.planning.workers import sharing
 from kernelcg.planning.workload import Options, Resources, Workload
 from kernelcg.solvers.direct import IN_PLACE_ROWS
 
@@ -141,6 +144,9 @@ class Expectations:
     work: Workload
     options: Options
     resources: Resources
+    with_workers: bool = False
+    """Whether seconds are those with the workers of a cluster, if there is one. Choices never go by them, so that any
+    number of workers gives the same numbers."""
 
     # evaluations and iterations
 
@@ -194,7 +200,7 @@ class Expectations:
                 + information
             )
         newton = NEWTON_STEPS * self.iterations() * self._iteration(rows, self.work.values) if laplace else 0.0
-        gradient = price.gradient(profile, rows, d, self._block())
+        gradient = self._shared(rows, lambda rates: price.gradient(rates, rows, d, self._block()))
         probes = BOUNDS * self._low_rank(rows, self._sizes.bound_rank)
         return newton + self._solve(rows) + gradient + probes + ESTIMATION_OVERHEAD + step
 
@@ -202,7 +208,7 @@ class Expectations:
         """Return the seconds of the average information of an exact evaluation."""
         pricing, d = self.resources.pricing, self.work.features
         solves = INFORMATION_PASSES * rows**2 * self.work.parameters / pricing.profile.multiply
-        return pricing.price.product(pricing.profile, rows, d, 2 * d + 2) + solves
+        return self._shared(rows, lambda rates: pricing.price.product(rates, rows, d, 2 * d + 2)) + solves
 
     def conditioning(self, rows: int, method: Method) -> float:
         """Return the seconds of conditioning on so many rows, with the certificate, for all systems."""
@@ -225,7 +231,9 @@ class Expectations:
         """Return the seconds of the block solve of an evaluation."""
         if self._factorises(rows, self._block(), self.iterations()):
             return (1 + IN_VAIN) * self._direct_solve(rows) + TRIAL * self._iteration(rows, self._block())
-        stored = self._entries(rows) if self.storage(rows) is Storage.STORED else 0.0
+        price, d = self.resources.pricing.price, self.work.features
+        entries = self._shared(rows, lambda rates: rows**2 * price.entry(rates, d))
+        stored = entries if self.storage(rows) is Storage.STORED else 0.0
         return self.iterations() * self._iteration(rows, self._block()) + REBUILDS * self._building(rows) + stored
 
     def _factorises(self, rows: int, k: int, iterations: float) -> bool:
@@ -259,7 +267,19 @@ class Expectations:
     def _iteration(self, rows: int, k: int) -> float:
         pricing, stored = self.resources.pricing, self.storage(rows) is Storage.STORED
         costs = pricing.costs(rows, self.work.features, k, self._dtype(), stored=stored)
-        return costs.iteration(self._sizes.bound_rank, 30) + ITERATION_OVERHEAD * pricing.profile.step
+        product = self._shared(rows, lambda rates: self._product_at(rates, rows, k, stored=stored))
+        shared = replace(costs, product=product)
+        return shared.iteration(self._sizes.bound_rank, 30) + ITERATION_OVERHEAD * pricing.profile.step
+
+    def _product_at(self, rates: Profile, rows: int, k: int, *, stored: bool) -> float:
+        """Return the seconds of a product at the rates of a machine or of a thread of a worker."""
+        pricing = replace(self.resources.pricing, profile=rates)
+        return pricing.costs(rows, self.work.features, k, self._dtype(), stored=stored).product
+
+    def _shared(self, rows: int, work: Callable[[Profile], float]) -> float:
+        """Return the seconds of work with K that the workers of a cluster share; of this process without them."""
+        workers = sharing(self.resources.workers, rows) if self.with_workers else None
+        return work(self.resources.pricing.profile) if workers is None else workers.seconds(rows, work)
 
     def _dtype(self) -> torch.dtype:
         """Return the precision that most products have: Newton's method works in float64, other solves as asked."""
@@ -267,7 +287,13 @@ class Expectations:
         return torch.float64 if double else torch.float32
 
     def _building(self, rows: int) -> float:
-        return self._low_rank(rows, self._sizes.bound_rank) + self._costs(rows).local(self._sizes.bound_rank, 30)
+        rank, pricing = self._sizes.bound_rank, self.resources.pricing
+
+        def local(rates: Profile) -> float:
+            costs = replace(pricing, profile=rates).costs(rows, self.work.features, self._block(), torch.float64)
+            return costs.local(rank, 30)
+
+        return self._low_rank(rows, rank) + self._shared(rows, local)
 
     def _low_rank(self, rows: int, rank: int) -> float:
         return self._costs(rows).low_rank(min(rank, rows))
@@ -307,7 +333,7 @@ class Expectations:
 
     def _is_here(self, rows: int) -> bool:
         """Say whether this process does the products of so many rows."""
-        return not self.resources.workers or rows <= dask.LEAST_BLOCK
+        return self.resources.workers is None or rows <= dask.LEAST_BLOCK
 
     def bytes(self, rows: int, method: Method, storage: Storage, *, learning: bool = True) -> int:
         """Return the memory that a stage of learning, or the conditioning, takes at its largest."""

@@ -1,13 +1,14 @@
 """The plan of a fit: everything that is decided before work starts, in one frozen record."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Self
 
 from kernelcg.planning.costs import Pricing
 from kernelcg.planning.predicting import Expected, expected_prediction
 from kernelcg.planning.ranks import Sizes
+from kernelcg.planning.workers import Workers, sharing
 
 
 class Method(StrEnum):
@@ -50,7 +51,8 @@ class Stage:
     precision: Precision
     evaluations: float
     """Evaluations of the criterion that are expected; solves, for conditioning."""
-    seconds: float
+    seconds: float = field(compare=False)
+    """Expected of this machine and the workers of a cluster, if there is one; they decide nothing."""
     bytes: int
     reason: str
     asked: bool = False
@@ -109,8 +111,9 @@ class Plan:
     revisions : what learning decided otherwise so far, and why
     outcome : what really happened; None before
     parameters : hyperparameters that are learned
-    workers : of a cluster, in words, where the plan was made. Expected seconds are those of this machine alone. The one
-        choice that workers change is where K is stored, by their memory; else any number of them gives the same numbers
+    workers : of a cluster, with their rates, where the plan was made: expected seconds count them. Choices go by the
+        rates of this machine, so that any number of workers gives the same numbers; the one that workers change is
+        where K is stored, by their memory
     passed_over : backends that would suit the device better, and why they cannot be used
     noise : variance of the noise relative to that of the process that a few rows showed before; None if nothing did
     family : "gaussian" or "laplace": which systems are solved
@@ -137,7 +140,7 @@ class Plan:
     outcome: Outcome | None = None
     systems: int = 1
     parameters: int = 0
-    workers: str = ""
+    workers: Workers | None = None
     passed_over: tuple[str, ...] = ()
     noise: float | None = None
 
@@ -180,6 +183,7 @@ class Plan:
             self.columns * self.values,
             self.budget,
             points,
+            sharing(self.workers, self.rows),
             direct=self.method is Method.DIRECT,
             std=std,
         )
@@ -209,11 +213,11 @@ class Plan:
 
     def __str__(self) -> str:
         several = f", {self.systems} outputs" if self.systems > 1 else ""
-        where = f"{self.backend} ({self.workers})" if self.workers else self.backend
-        seconds = in_time(self.seconds) + (" on this machine alone" if self.workers else "")
+        words = "" if self.workers is None else f" ({self.workers.told(self.pricing.profile)})"
         return (
-            f"{self.rows} rows, {self.features} features{several} on {self.device} by {where}: {self.method} "
-            f"({self.reason}); about {seconds} and {in_bytes(self.bytes)} of {in_bytes(self.budget)}"
+            f"{self.rows} rows, {self.features} features{several} on {self.device} by {self.backend}{words}: "
+            f"{self.method} ({self.reason}); about {in_time(self.seconds)} and {in_bytes(self.bytes)} of "
+            f"{in_bytes(self.budget)}"
         )
 
     def explain(self) -> str:

@@ -113,7 +113,13 @@ class _Planner:
 
     @property
     def expected(self) -> Expectations:
+        """Return what choices go by: the rates of this machine alone."""
         return Expectations(self.work, self.options, self.resources)
+
+    @property
+    def told(self) -> Expectations:
+        """Return what is told: also with the workers of a cluster."""
+        return Expectations(self.work, self.options, self.resources, with_workers=True)
 
     # stages
 
@@ -134,14 +140,14 @@ class _Planner:
         else:
             method, reason = self.chosen(rows, asked, last=last)
         evaluations = self.expected.evaluations(method, first=first, last=last)
-        each = self.expected.evaluation(rows, method)
+        each = self.told.evaluation(rows, method)
         return self._stage(rows, method, asked, reason, evaluations, each, learning=True)
 
     def conditioning(self) -> Stage:
         """Return how the process is conditioned on all rows."""
         rows = self.work.rows
         method, reason = self.chosen(rows, self.options.method)
-        seconds = self.expected.conditioning(rows, method)
+        seconds = self.told.conditioning(rows, method)
         return self._stage(rows, method, self.options.method, reason, 1.0, seconds, learning=False)
 
     def _stage(
@@ -176,9 +182,13 @@ class _Planner:
             return Method.ITERATIVE, f"factorising K takes {in_bytes(needed)}, the memory is {budget}"
         price = self.expected.learning if last else self.expected.evaluation
         exact, estimated = (price(rows, method) for method in (Method.DIRECT, Method.ITERATIVE))
+        alone = "" if self.resources.workers is None else " on this machine alone"
         if exact <= NEAR_TIE * estimated:
             return Method.DIRECT, f"{what}: factorising K costs hardly more than iterating, and is exact"
-        return Method.ITERATIVE, f"{what}: iterating takes about {in_time(estimated)}, factorising {in_time(exact)}"
+        return (
+            Method.ITERATIVE,
+            f"{what}: iterating takes about {in_time(estimated)}, factorising {in_time(exact)}{alone}",
+        )
 
     def patience(self, rows: int) -> int:
         """Return after how many evaluations by iteration exact ones would have cost no more."""

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 
 from kernelcg.planning.costs import Pricing
+from kernelcg.planning.profile import Profile
+from kernelcg.planning.workers import Workers
 
 GROUP, NEIGHBOURHOOD = 32, 600
 """Points whose variances are computed together in the iterative method, and rows near them that take part."""
@@ -25,16 +27,34 @@ class Expected:
 
 
 def expected_prediction(
-    pricing: Pricing, rows: int, features: int, columns: int, budget: int, points: int, *, direct: bool, std: bool
+    pricing: Pricing,
+    rows: int,
+    features: int,
+    columns: int,
+    budget: int,
+    points: int,
+    workers: Workers | None = None,
+    *,
+    direct: bool,
+    std: bool,
 ) -> Expected:
     """Return what predictions of so many points take, the mean alone or with standard deviations.
 
     The mean is one product. In the direct method a variance is a triangular solve, n² / 2 multiply-adds; in the
     iterative one, points in groups share the rows near them, and the preconditioner at hand corrects what these leave.
+    Products with K are made by the ``workers`` of a cluster, if there are any.
     """
     profile, price = pricing.profile, pricing.price
-    pair = 2 * price.product(profile, 1, features, columns)  # no symmetry between other points and the data
-    seconds = profile.step + rows * points * pair
+
+    def products(pairs: float, k: int, precision: torch.dtype = torch.float64) -> float:
+        def work(rates: Profile) -> float:
+            return (
+                pairs * 2 * price.product(rates, 1, features, k, precision)
+            )  # no symmetry: other points than the data
+
+        return work(profile) if workers is None else workers.seconds(rows, work)
+
+    seconds = profile.step + products(rows * points, columns)
     held = 8 * points * (3 * features + 4 * columns)
     if not std:
         return Expected(seconds, held + 8 * rows * columns)
@@ -43,8 +63,8 @@ def expected_prediction(
         block = DIRECT_BLOCK
     else:
         near = min(NEIGHBOURHOOD, rows)
-        products = near / GROUP * 2 * price.product(profile, 1, features, GROUP, torch.float32)
+        trials = products(points * rows * near / GROUP, GROUP, torch.float32)
         corrections = price.entry(profile, features) + PASSES * min(RANK, rows) / profile.multiply
-        solves = points * (rows * (products + corrections) + near**3 / 6 / GROUP / profile.factorise)
+        solves = trials + points * (rows * corrections + near**3 / 6 / GROUP / profile.factorise)
         block = ITERATIVE_BLOCK
     return Expected(seconds + solves, held + min(8 * rows * block, budget))

@@ -10,6 +10,7 @@ from kernelcg.backends.base import COPIES
 from kernelcg.backends.memory import total_memory
 from kernelcg.planning.costs import Pricing
 from kernelcg.planning.plan import Family, Method, Precision
+from kernelcg.planning.workers import Workers
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,8 @@ class Resources:
     memory: int
     device_memory: int | None
     pricing: Pricing = Pricing()
-    workers: str = ""
-    """The workers that compute the products, in words; empty where this process does."""
+    workers: Workers | None = None
+    """The workers that compute the products; None where this process does."""
     copies: int = COPIES
     """Copies of X in the memory of this process."""
     passed_over: tuple[str, ...] = ()
@@ -67,7 +68,7 @@ class Resources:
             min(backend.budget(), total_memory()),
             on_device,
             pricing,
-            backend.workers(),
+            Workers.of(backend),
             backend.copies,
             passed_over(backend, device.type),
         )

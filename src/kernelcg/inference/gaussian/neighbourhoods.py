@@ -43,7 +43,7 @@ def trial(A: KernelPlusDiagonal, rows: Tensor, K: Tensor) -> Trial:
         return Trial(rows, K.new_zeros(len(rows), K.shape[1]), K.new_zeros(K.shape[1]), K)
     W = torch.linalg.solve_triangular(L, K[rows], upper=False)
     v = torch.linalg.solve_triangular(L.mT, W, upper=True).contiguous()
-    R = K - A.K.at(rows).cross(A.X, v, precision=A.precision)
+    R = K - A.K.product_of_columns(rows, v, precision=A.precision)
     R[rows] -= D[:, None] * v
     return Trial(rows, v, W.square().sum(0), R)
 

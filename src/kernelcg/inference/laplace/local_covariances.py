@@ -145,7 +145,7 @@ def _trial(task: Task, P: Invertible, near: Neighbourhoods | None, group: Tensor
         left.diagonal(dim1=1, dim2=3).add_(k[rows][:, :, None])
         S = expansion.half_blocks(rows)
         own = S.mT @ left.reshape(j, C, g * C)
-        KSV = matrix.at(rows).cross(problem.X, (S @ own).reshape(j, -1), precision=task.system.A.precision)
+        KSV = matrix.product_of_columns(rows, (S @ own).reshape(j, -1), precision=task.system.A.precision)
         R = B - expansion.half_transposed(KSV.reshape(problem.size, g * C))
         V.reshape(len(problem), C, -1)[rows] = own
         R.reshape(len(problem), C, -1)[rows] -= own

@@ -22,7 +22,7 @@ PLANNED = ("pricing", "stored")
 
 
 WORDS = ("workers", "passed_over")
-"""Fields of a plan that decide nothing."""
+"""Fields of a plan that decide nothing; neither do the seconds of its stages, which count the workers."""
 
 
 @dataclass(frozen=True)
