@@ -4,7 +4,8 @@
 
 namespace kernelcg {
 
-OrderedBlocks::OrderedBlocks(const OrderedSize& size, const OrderedMemory& memory) : size_(size), memory_(memory) {
+OrderedBlocks::OrderedBlocks(const OrderedSize& size, const OrderedMemory& memory) 
+    : size_(size), memory_(memory), call_(Call::current()) {
     std::fill_n(memory_.turns, size_.parts, int64_t(0));
     std::fill_n(memory_.missing, size_.slots, int64_t(0));
     std::fill_n(memory_.left, size_.slots * size_.parts, char(0));
@@ -15,6 +16,7 @@ OrderedBlocks::~OrderedBlocks() = default;
 // Blocks are taken in their order and only with a free slot: the first block that has not been added entirely always
 // has its slot, somebody works on it, and whoever waits here is woken in the end.
 int64_t OrderedBlocks::take() {
+    if (call_ && call_->is_over()) return -1;
     std::unique_lock<std::mutex> lock(mutex_);
     slot_became_free_.wait(
         lock, [&] { return next_block_ >= size_.blocks || memory_.missing[slot_of(next_block_)] == 0; });

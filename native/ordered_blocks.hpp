@@ -19,6 +19,8 @@
 #include <cstdint>
 #include <mutex>
 
+#include "call.hpp"
+
 namespace kernelcg {
 
 // Block b contributes to the parts b * rows_per_block / entries_per_part ... parts - 1 of the total: a triangle.
@@ -45,7 +47,8 @@ public:
     OrderedBlocks(const OrderedBlocks&) = delete;
     OrderedBlocks& operator=(const OrderedBlocks&) = delete;
 
-    // The next block, or -1 after the last one. Waits while the memory of its slot is in use by an earlier block.
+    // The next block, or -1 after the last one, or once the call is over (see call.hpp). Waits while the memory of its
+    // slot is in use by an earlier block.
     int64_t take();
 
     int64_t slot_of(int64_t block) const;
@@ -64,6 +67,7 @@ private:
 
     const OrderedSize size_;
     const OrderedMemory memory_;
+    Call* const call_;
     std::mutex mutex_;
     std::condition_variable slot_became_free_;
     int64_t next_block_ = 0;
