@@ -82,8 +82,8 @@ def target_of(frame: pd.DataFrame, name: str, task: Task | None = None) -> Targe
     if chosen is Task.COUNTS and numbers.max() > LARGEST_COUNT:
         row = int(values.index[numbers.argmax()]) + 1
         raise TableError(
-            f"the target {name!r} holds {numbers.max():.6g} in row {row}, too large for a count: mend it, or use --task "
-            "regression"
+            f"the target {name!r} holds {numbers.max():.6g} in row {row}, too large for a count: mend it, or use "
+            "--task regression"
         )
     return Target(name, chosen, reason, numbers, present)
 
