@@ -83,11 +83,9 @@ def main():
         table.writeheader()
         for row in (*products(X, clock), *(() if options.products_only else fits(X, y, clock))):
             table.writerow(common | row)
-            print(
-                ", ".join(
-                    f"{key} {value:.3g}" if isinstance(value, float) else str(value) for key, value in row.items()
-                )
-            )
+            file.flush()  # an interrupted run leaves what it has measured
+            words = (f"{key} {value:.3g}" if isinstance(value, float) else str(value) for key, value in row.items())
+            print(", ".join(words), flush=True)
 
 
 if __name__ == "__main__":

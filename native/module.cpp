@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "call.hpp"
 #include "dispatch.hpp"
 #include "packed_points.hpp"
 #include "thread_pool.hpp"
@@ -55,6 +56,33 @@ Profile checked_profile(int profile, int count = kProfileCount) {
 int checked_threads(int threads) {
     if (threads < 1) throw std::invalid_argument("threads must be at least 1, not " + std::to_string(threads) + ".");
     return threads;
+}
+
+bool interpreter_is_ending() {
+#if PY_VERSION_HEX >= 0x030D0000
+    return Py_IsFinalizing();
+#else
+    return _Py_IsFinalizing();
+#endif
+}
+
+// Runs Python's handlers of the signals that have come, if this is Python's main thread; true if one has raised.
+bool signal_handler_raised() {
+    if (interpreter_is_ending()) return false;  // its lock is not to be had any more
+    const nb::gil_scoped_acquire acquire;
+    return PyErr_CheckSignals() != 0;
+}
+
+// Does work without the interpreter's lock. What a signal handler raises meanwhile, such as KeyboardInterrupt, ends the
+// work early and is raised from here.
+template <class Work>
+void interruptible(const Work& work) {
+    {
+        const nb::gil_scoped_release release;
+        Call call(signal_handler_raised);
+        work();
+    }
+    if (PyErr_Occurred()) throw nb::python_error();
 }
 
 template <class T>
@@ -102,8 +130,7 @@ void product(const PackedPoints& A, const PackedPoints* B, Matrix<const T> V, Ma
     require_equal(arguments.v.rows, arguments.y.rows, "The number of rows of V");
     require_equal(int64_t(out.shape(0)), arguments.x.rows, "The number of rows of out");
     require_equal(int64_t(out.shape(1)), arguments.v.columns, "The number of columns of out");
-    nb::gil_scoped_release release;
-    if (out.size() > 0) operations.product(arguments);
+    if (out.size() > 0) interruptible([&] { operations.product(arguments); });
 }
 
 template <class T>
@@ -126,8 +153,7 @@ void product_both_ways(const PackedPoints& A, const PackedPoints& B, Matrix<cons
     require_equal(int64_t(out.shape(1)), arguments.v.columns, "The number of columns of out");
     require_equal(int64_t(below.shape(0)), arguments.y.rows, "The number of rows of below");
     require_equal(int64_t(below.shape(1)), arguments.v.columns, "The number of columns of below");
-    nb::gil_scoped_release release;
-    if (out.size() > 0 && below.size() > 0) operations.product(arguments);
+    if (out.size() > 0 && below.size() > 0) interruptible([&] { operations.product(arguments); });
 }
 
 template <class T>
@@ -154,8 +180,7 @@ void gradient(const PackedPoints& A, const PackedPoints* B, Matrix<const T> L, M
     require_equal(arguments.right.rows, arguments.y.rows, "The number of rows of R");
     require_equal(arguments.right.columns, arguments.left.columns, "The number of columns of R");
     require_equal(int64_t(out.shape(0)), per_dimension ? 1 + arguments.x.columns : 2, "The length of out");
-    nb::gil_scoped_release release;
-    operations.gradient(arguments);
+    interruptible([&] { operations.gradient(arguments); });
 }
 
 template <class T>
@@ -166,8 +191,7 @@ void block(Matrix<const T> X, Matrix<const T> Y, Matrix<T> out, int profile, int
     require_equal(arguments.y.columns, arguments.x.columns, "The number of columns of Y");
     require_equal(int64_t(out.shape(0)), arguments.x.rows, "The number of rows of out");
     require_equal(int64_t(out.shape(1)), arguments.y.rows, "The number of columns of out");
-    nb::gil_scoped_release release;
-    if (out.size() > 0) operations.block(arguments);
+    if (out.size() > 0) interruptible([&] { operations.block(arguments); });
 }
 
 void local_factors(Matrix<const double> X, Matrix<const int64_t> neighbours, Matrix<const double> F,
@@ -183,8 +207,7 @@ void local_factors(Matrix<const double> X, Matrix<const int64_t> neighbours, Mat
     require_equal(int64_t(diagonal.shape(0)), arguments.x.rows, "The length of diagonal");
     require_equal(int64_t(out.shape(0)), arguments.x.rows, "The number of rows of out");
     require_equal(int64_t(out.shape(1)), arguments.neighbours.columns + 1, "The number of columns of out");
-    nb::gil_scoped_release release;
-    if (out.size() > 0) variant.local_factors(arguments);
+    if (out.size() > 0) interruptible([&] { variant.local_factors(arguments); });
 }
 
 // The largest count over the compiled variants, which differ a little in their padding.
@@ -285,7 +308,7 @@ void define_panels(nb::module_& module) {
 
 NB_MODULE(_native, module) {
     using nb::literals::operator""_a;
-    module.doc() = "Matrix-free kernel products and gradients on the CPU.";
+    module.doc() = "Matrix-free kernel products and gradients on the CPU, which Ctrl-C ends early.";
     nb::set_leak_warnings(false);  // Panels that still exist when the interpreter ends do no harm
     kernelcg::define_panels(module);
     kernelcg::define_operations<float>(module);

@@ -6,7 +6,7 @@
 namespace kernelcg {
 
 OrderedBlocks::OrderedBlocks(const OrderedSize& size, const OrderedMemory& memory)
-    : size_(size), memory_(memory), free_slots_(size.slots) {
+    : size_(size), memory_(memory), call_(Call::current()), free_slots_(size.slots) {
     std::fill_n(memory_.turns, size_.parts, int64_t(0));
     std::fill_n(memory_.slots, size_.blocks, int64_t(-1));
     std::fill_n(memory_.left, size_.slots * size_.parts, char(0));
@@ -19,6 +19,7 @@ OrderedBlocks::~OrderedBlocks() = default;
 // has a slot, somebody works on it, and whoever waits here is woken in the end. The slot that became free last is taken
 // first, so that no more memory is touched than is needed at once.
 int64_t OrderedBlocks::take() {
+    if (call_ && call_->is_over()) return -1;
     std::unique_lock<std::mutex> lock(mutex_);
     slot_became_free_.wait(lock, [&] { return next_block_ >= size_.blocks || free_slots_ > 0; });
     if (next_block_ >= size_.blocks) return -1;

@@ -19,6 +19,8 @@
 #include <cstdint>
 #include <mutex>
 
+#include "call.hpp"
+
 namespace kernelcg {
 
 // Block b contributes to the parts b * rows_per_block / entries_per_part ... parts - 1 of the total: a triangle.
@@ -47,7 +49,8 @@ public:
     OrderedBlocks(const OrderedBlocks&) = delete;
     OrderedBlocks& operator=(const OrderedBlocks&) = delete;
 
-    // The next block, or -1 after the last one. Waits while all slots are in use by earlier blocks.
+    // The next block, or -1 after the last one, or once the call is over (see call.hpp). Waits while all slots are in use
+    // by earlier blocks.
     int64_t take();
 
     // The slot of a block that has been taken and is not yet added entirely.
@@ -68,6 +71,7 @@ private:
 
     const OrderedSize size_;
     const OrderedMemory memory_;
+    Call* const call_;
     std::mutex mutex_;
     std::condition_variable slot_became_free_;
     int64_t next_block_ = 0;

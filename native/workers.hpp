@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "call.hpp"
 #include "simd.hpp"
 #include "thread_pool.hpp"
 
@@ -40,11 +41,12 @@ KERNELCG_INLINE int64_t clamp(int64_t value, int64_t low, int64_t high) {
     return larger(low, smaller(value, high));
 }
 
-// The items 0 ... count - 1 in shares of consecutive ones, for whoever asks next.
+// The items 0 ... count - 1 in shares of consecutive ones, for whoever asks next; none once the call is over (see
+// call.hpp).
 class Shares {
 public:
     KERNELCG_INLINE Shares(int64_t count, int64_t items_per_share)
-        : count_(count), items_per_share_(items_per_share) {}
+        : count_(count), items_per_share_(items_per_share), call_(Call::current()) {}
 
     // As many workers as can have a share, at most `threads` and at least one.
     KERNELCG_INLINE int workers(int threads) const {
@@ -60,12 +62,14 @@ public:
 
 private:
     KERNELCG_INLINE Range take() {
+        if (call_ && call_->is_over()) return {count_, count_};
         const int64_t begin = __atomic_fetch_add(&next_, items_per_share_, __ATOMIC_RELAXED);
         return {begin, smaller(begin + items_per_share_, count_)};
     }
 
     const int64_t count_;
     const int64_t items_per_share_;
+    Call* const call_;
     int64_t next_ = 0;
 };
 

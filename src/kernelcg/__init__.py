@@ -1,4 +1,17 @@
-"""Exact Gaussian processes and kernel machines by preconditioned conjugate gradients."""
+"""Exact Gaussian processes and kernel machines by preconditioned conjugate gradients.
+
+    >>> import numpy as np
+    >>> from kernelcg import GPRegressor
+    >>> X = np.linspace(0, 6, 50)[:, None]
+    >>> model = GPRegressor().fit(X, np.sin(X[:, 0]))
+    >>> mean, std = model.predict([[1.0], [2.0]], return_std=True)
+    >>> print(model.certificate_)
+
+`GPRegressor` predicts numbers, `GPClassifier` classes, `GPGeneralizedRegressor` counts, proportions, amounts and
+data with outliers, `KernelRidge` numbers without variances. All have scikit-learn's methods, ``plan(X, y)``, which says
+what a fit would take, and a ``certificate_`` that says how far the numbers may be off. `load` reads a model that was
+saved, `compare` compares methods on data of one's own.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

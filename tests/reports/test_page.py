@@ -13,8 +13,8 @@ import pytest
 from kernelcg.plots import save_picture
 from kernelcg.plots.judging import reliability
 from kernelcg.reports.page import page_of
-from kernelcg.reports.pictures import _average, _codes, _typical, pictures
-from kernelcg.reports.slices import centre_at, slice_at
+from kernelcg.reports.pictures import _averages, _codes, _typical, pictures
+from kernelcg.reports.slices import _drawn_probabilities, centres_at, slices_at
 from kernelcg.tables import Table, fit_table
 from kernelcg.tables.fitting import _held_out, prepare
 from kernelcg.tables.houses import houses
@@ -165,7 +165,7 @@ def table_of(values, **options):
 
 def test_a_slice_of_numbers_is_the_mean_within_both_bands(regression):
     points = regression.estimator.posterior_.problem.X.numpy()[:7]
-    found = slice_at(regression, points)
+    (found,) = slices_at(regression, points)
     np.testing.assert_allclose(found.level, regression.estimator.predict(points))
     assert (found.exact[0] <= found.level).all()
     assert (found.level <= found.exact[1]).all()
@@ -178,17 +178,65 @@ def test_a_slice_of_numbers_is_the_mean_within_both_bands(regression):
 def test_a_slice_of_two_classes_is_their_probability_within_both_bands(weight):
     X = np.random.default_rng(0).uniform(0, 4, (90, 2))
     model, _ = table_of(np.where(X.sum(1) > 5, "yes", "no"), class_weight=weight)
-    found = slice_at(model, X[:9])
+    (found,) = slices_at(model, X[:9])
     np.testing.assert_allclose(found.level, model.estimator.predict_proba(X[:9])[:, 1], atol=1e-9)
     for low, high in (found.exact, found.credible):
         assert ((low <= found.level) & (found.level <= high)).all()
         assert ((low >= 0) & (high <= 1)).all()
 
 
+@pytest.mark.parametrize(("likelihood", "weight"), [("softmax", "balanced"), ("logit", None)])
+def test_slices_of_three_classes_are_their_probabilities_within_both_bands(likelihood, weight):
+    X = np.random.default_rng(0).uniform(0, 4, (90, 2))
+    labels = np.array(["low", "middle", "high"])[np.digitize(X.sum(1), [2.5, 4.5])]
+    model, _ = table_of(labels, likelihood=likelihood, class_weight=weight, max_iter=3)
+    found = slices_at(model, X[:9])
+    assert [one.label for one in found] == ["P(high)", "P(low)", "P(middle)"]
+    np.testing.assert_allclose(np.stack([one.level for one in found], 1), model.estimator.predict_proba(X[:9]))
+    np.testing.assert_allclose(centres_at(model, X[:9]), model.estimator.predict_proba(X[:9]))
+    for one in found:
+        low, high = one.exact
+        assert ((low >= 0) & (low <= one.level) & (one.level <= high) & (high <= 1)).all()
+        assert (high - low).max() < 0.1
+        low, high = one.credible
+        assert ((low >= 0) & (low <= one.level) & (one.level <= high) & (high <= 1)).all()
+        assert (low < high).all()
+    titles = {picture.title: picture.chart.to_dict() for picture in pictures(model)}
+    assert {"Along a", "Along b"} <= set(titles)
+    assert any(title.startswith("Classes over") for title in titles)
+    (curves,) = titles["Along a"]["datasets"].values()
+    assert {curve["class"] for curve in curves} == {"low", "middle", "high"}
+    at_first = [curve["probability"] for curve in curves if curve["at"] == curves[0]["at"]]
+    assert sum(at_first) == pytest.approx(1)
+
+
+def test_draws_of_probabilities_have_the_mean_that_is_predicted():
+    X = np.random.default_rng(0).uniform(0, 4, (90, 2))
+    labels = np.array(["low", "middle", "high"])[np.digitize(X.sum(1), [2.5, 4.5])]
+    for likelihood in ("softmax", "probit"):
+        model, _ = table_of(labels, likelihood=likelihood, max_iter=3)
+        drawn = _drawn_probabilities(model.estimator, X[:9])
+        np.testing.assert_allclose(drawn.sum(1), 1)
+        spread = drawn.std(2) / drawn.shape[2] ** 0.5
+        share = 0.0 if likelihood == "softmax" else 0.03  # averages of shares are not shares of averages
+        off = np.abs(drawn.mean(2) - model.estimator.predict_proba(X[:9]))
+        assert (off < 4.5 * spread + share + 2e-3).all()
+
+
+def test_the_band_of_a_class_holds_95_per_cent_of_its_probabilities():
+    X = np.random.default_rng(0).uniform(0, 4, (90, 2))
+    model, _ = table_of(np.where(X.sum(1) > 4, "yes", "no"), calibrated=False, likelihood="logit")
+    (found,) = slices_at(model, X[:5])
+    mean, std = model.estimator.latent(X[:5], return_std=True)
+    low, high = (1 / (1 + np.exp(-(mean + side * std))) for side in (-1.959964, 1.959964))
+    np.testing.assert_allclose(found.credible[0], np.minimum(low, found.level), rtol=1e-6)
+    np.testing.assert_allclose(found.credible[1], np.maximum(high, found.level), rtol=1e-6)
+
+
 def test_a_slice_of_counts_is_their_median_rate():
     X = np.random.default_rng(0).uniform(0, 4, (90, 2))
     model, _ = table_of(np.random.default_rng(1).poisson(np.exp(X[:, 0] / 2)))
-    found = slice_at(model, X[:9])
+    (found,) = slices_at(model, X[:9])
     np.testing.assert_allclose(found.level, np.exp(model.estimator.latent(X[:9])))
     assert ((found.exact[0] < found.level) & (found.level < found.exact[1])).all()
 
@@ -208,14 +256,14 @@ def test_the_partial_dependence_averages_over_the_rows(regression):
     feature = regression.encoding.groups()["area"][0]
     moved = X[np.linspace(0, len(X) - 1, 50).astype(int)].copy()
     moved[:, feature] = 80.0
-    found = _average(regression, X, feature, np.array([50.0, 60.0, 80.0]))
-    np.testing.assert_allclose(found[2], regression.estimator.predict(moved).mean())
+    found = _averages(regression, X, feature, np.array([50.0, 60.0, 80.0]))
+    np.testing.assert_allclose(found[2, 0], regression.estimator.predict(moved).mean())
 
 
 def test_curves_of_counts_and_their_average_are_rates_alike():
     X = np.random.default_rng(0).uniform(0, 4, (60, 2))
     model, _ = table_of(np.random.default_rng(1).poisson(np.exp(X[:, 0] / 2)))
-    np.testing.assert_allclose(centre_at(model, X[:5]), slice_at(model, X[:5]).level)
+    np.testing.assert_allclose(centres_at(model, X[:5])[:, 0], slices_at(model, X[:5])[0].level)
 
 
 def test_reliability_is_the_share_of_right_rows_by_probability():

@@ -1,7 +1,7 @@
 """Inference: the model, its evidence, learning, prediction, certificates."""
 
 from kernelcg.inference.gaussian.conditioning import condition
-from kernelcg.inference.gaussian.evidence import evidence, log_marginal_likelihood
+from kernelcg.inference.gaussian.evidence import evidence
 from kernelcg.inference.gaussian.leave_one_out import LeaveOneOut, leave_one_out
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics, iterative_estimate
 from kernelcg.inference.gaussian.model import GaussianProcess, Noise, Regression
@@ -43,6 +43,5 @@ __all__ = [
     "laplace_estimate",
     "learn",
     "leave_one_out",
-    "log_marginal_likelihood",
     "pathwise",
 ]

@@ -6,7 +6,7 @@ matplotlib's pictures are not interactive.
 """
 
 from kernelcg.plots.computing import convergence, learning_curve, save_picture
-from kernelcg.plots.functions import boundaries, dependence, map_of, relevance
+from kernelcg.plots.functions import boundaries, class_dependence, dependence, map_of, relevance
 from kernelcg.plots.judging import (
     calibration,
     confusion,
@@ -21,6 +21,7 @@ from kernelcg.plots.judging import (
 __all__ = [
     "boundaries",
     "calibration",
+    "class_dependence",
     "confusion",
     "convergence",
     "dependence",

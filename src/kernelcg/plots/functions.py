@@ -109,6 +109,50 @@ def dependence(
     return alt.layer(*layers).properties(description=f"{words}{ending}.")
 
 
+def class_dependence(
+    at: ArrayLike, classes: Mapping[str, tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike]], name: str
+) -> Any:
+    """Draw the probabilities of several classes along one column, the others at typical values.
+
+    Parameters
+    ----------
+    at : values of the column, in its units
+    classes : for each class its probabilities there, the lower and upper ends of their 95 % credible band, and the mean
+        of the probabilities over the rows of the table with this column set to each value: the partial dependence
+    name : of the column
+
+    Returns
+    -------
+    Chart : of Altair
+
+    Examples
+    --------
+    >>> from kernelcg.plots import class_dependence
+    >>> short = [0.9, 0.2], [0.8, 0.1], [1.0, 0.4], [0.6, 0.5]
+    >>> long = [0.1, 0.8], [0.0, 0.6], [0.2, 0.9], [0.4, 0.5]
+    >>> chart = class_dependence([0.0, 1.0], {"short": short, "long": long}, "length")
+    >>> chart.to_dict()["$schema"].startswith("https://vega")
+    True
+    """
+    fields = ("probability", "lower", "upper", "average")
+    frame = pd.concat(
+        [
+            pd.DataFrame({"at": at, "class": label, **dict(zip(fields, curves, strict=True))})
+            for label, curves in classes.items()
+        ]
+    )
+    base = alt.Chart(frame).encode(
+        alt.X("at", title=name, scale=alt.Scale(zero=False)),
+        alt.Color("class:N", title="class", sort=list(classes), legend=alt.Legend(orient="bottom", columns=3)),
+    )
+    scale = alt.Scale(domain=[0, 1])
+    bands = base.mark_area(opacity=0.2).encode(alt.Y("lower", scale=scale, title="probability"), alt.Y2("upper"))
+    averages = base.mark_line(strokeDash=[5, 3], opacity=0.7).encode(alt.Y("average", scale=scale))
+    lines = base.mark_line().encode(alt.Y("probability", scale=scale), tooltip=list(frame))
+    words = f"Probabilities of the classes along {name}, the other columns at typical values, with their 95 % bands"
+    return alt.layer(bands, averages, lines).properties(description=f"{words}; dashed: averages over the rows.")
+
+
 def map_of(x: ArrayLike, y: ArrayLike, value: ArrayLike, names: Sequence[str]) -> Any:
     """Draw predictions over two columns as a map.
 

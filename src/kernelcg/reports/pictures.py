@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from kernelcg import plots
 from kernelcg.plots.judging import LEVELS
-from kernelcg.reports.slices import Slice, centre_at, level_at, slice_at
+from kernelcg.reports.slices import Slice, centres_at, slices_at
 from kernelcg.tables.columns import Kind
 from kernelcg.tables.model import TableModel
 from kernelcg.tables.scores import COVERAGES
@@ -26,6 +26,9 @@ GRID = 60
 
 AVERAGED, COARSE = 50, 15
 """Rows over which predictions are averaged for a partial dependence, and points of the curve at which that is done."""
+
+CLASSES = 6
+"""Classes whose probabilities are drawn along a column."""
 
 DOTS = 300
 """Rows that a picture of classes shows."""
@@ -153,39 +156,50 @@ def _along_columns(model: TableModel, shares: dict[str, float]) -> Iterator[Pict
     chosen = sorted(numeric, key=lambda name: -shares.get(name, 0.0))[:CURVES]
     typical = _typical(model, X)
     for name in chosen:
-        feature = groups[name][0]
-        grid = _range(X[:, feature], GRID)
-        points = np.tile(typical, (GRID, 1))
-        points[:, feature] = grid
-        found, average = slice_at(model, points), _average(model, X, feature, grid)
-        chart = plots.dependence(
-            grid, found.level, found.credible, [name, found.label], exact=found.exact, average=average
-        )
-        yield Picture(f"Along {name}", _caption(found), chart)
+        yield _along(model, X, typical, name, groups[name][0])
     if len(chosen) >= 2:
         yield _map(model, X, typical, chosen[:2], [groups[name][0] for name in chosen[:2]])
 
 
-def _average(model: TableModel, X: Floats, feature: int, grid: Floats) -> Floats:
-    """Return the partial dependence: curves as those of `slice_at` for some of the rows as they are, averaged.
+def _along(model: TableModel, X: Floats, typical: Floats, name: str, feature: int) -> Picture:
+    """Return the curve along a column, or for more than two classes a curve for each of the most probable ones."""
+    grid = _range(X[:, feature], GRID)
+    points = np.tile(typical, (GRID, 1))
+    points[:, feature] = grid
+    found, averages = slices_at(model, points), _averages(model, X, feature, grid)
+    if len(found) == 1:
+        (one,) = found
+        names = [name, one.label]
+        chart = plots.dependence(grid, one.level, one.credible, names, exact=one.exact, average=averages[:, 0])
+        return Picture(f"Along {name}", f"{OTHERS}.{_exactness(found)}", chart)
+    shown = sorted(np.argsort([-one.level.max() for one in found], kind="stable")[:CLASSES])
+    chart = plots.class_dependence(
+        grid,
+        {str(model.estimator.classes_[c]): (found[c].level, *found[c].credible, averages[:, c]) for c in shown},
+        name,
+    )
+    left_out = len(found) - len(shown)
+    rest = f" {left_out} classes that are less probable are left out." if left_out else ""
+    return Picture(f"Along {name}", f"Probabilities of the classes. {OTHERS}.{rest}{_exactness(found)}", chart)
 
-    It is computed at some points of the grid and drawn as straight lines between them: probabilities take long.
+
+def _averages(model: TableModel, X: Floats, feature: int, grid: Floats) -> Floats:
+    """Return (t, s) the partial dependences: curves as `slices_at` gives for some of the rows as they are, averaged.
+
+    They are computed at some points of the grid and drawn as straight lines between them: probabilities take long.
     """
     rows = X[np.linspace(0, len(X) - 1, min(AVERAGED, len(X))).astype(int)]
     coarse = np.linspace(grid[0], grid[-1], COARSE)
     points = np.repeat(rows[None], COARSE, axis=0)
     points[:, :, feature] = coarse[:, None]
-    levels = centre_at(model, points.reshape(-1, X.shape[1])).reshape(COARSE, len(rows))
-    average: Floats = np.interp(grid, coarse, levels.mean(axis=1))
-    return average
+    levels = centres_at(model, points.reshape(-1, X.shape[1])).reshape(COARSE, len(rows), -1).mean(axis=1)
+    return np.stack([np.interp(grid, coarse, level) for level in levels.T], axis=1)
 
 
-def _caption(found: Slice) -> str:
-    """Say what a curve shows, and how wide the band of its numerical error is."""
-    if found.exact is None:
-        return f"{OTHERS}."
-    off = max(float(np.abs(end - found.level).max()) for end in found.exact)
-    return f"{OTHERS}. The numbers are exact to {off:.1g}."
+def _exactness(found: list[Slice]) -> str:
+    """Say how wide the band of the numerical error is."""
+    ends = [np.abs(end - one.level).max() for one in found if one.exact is not None for end in one.exact]
+    return f" The numbers are exact to {max(ends):.1g}." if ends else ""
 
 
 def _map(model: TableModel, X: Floats, typical: Floats, names: list[str], features: list[int]) -> Picture:
@@ -200,11 +214,10 @@ def _map(model: TableModel, X: Floats, typical: Floats, names: list[str], featur
             f"The most probable class, paler where in doubt, and rows of the table as dots. {OTHERS}.",
             plots.boundaries(x, y, _named(model, P.argmax(1)), P.max(1), names, rows=_dots(model, X, features)),
         )
-    values, label = level_at(model, points)
     return Picture(
         f"{names[0]} and {names[1]}",
         f"Predictions over the two numeric columns that matter most. {OTHERS}.",
-        plots.map_of(x, y, values, [*names, label]),
+        plots.map_of(x, y, model.estimator.predict(points), [*names, model.target]),
     )
 
 

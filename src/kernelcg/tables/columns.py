@@ -205,7 +205,7 @@ def _column(values: pd.Series, name: str, categorical: bool, season: bool) -> Co
         return Column(name, Kind.NUMBER, fill, flagged=missing > 0, missing=missing)
     if not categorical and values.dtype != bool and _are_dates(known):
         return _dated(values, name, season, missing)
-    levels = tuple(sorted(set(_words(values))))
+    levels = tuple(sorted({str(word) for word in _words(values)}))
     if len(levels) > MOST_LEVELS:
         kind = "every row has another value" if len(levels) == len(values) else f"it has {len(levels)} categories"
         return Column(name, Kind.LEFT_OUT, note=f"{kind}, more than {MOST_LEVELS}")

@@ -16,6 +16,9 @@ FEW_CODES = 10
 TYPICAL_COUNT = 30
 """A target of whole numbers from 0 on is taken for counts if its median is no larger."""
 
+LARGEST_COUNT = 1e9
+"""And if its largest value is no larger: 1e308 is whole, too, but a mistake rather than a count."""
+
 RARE = 0.2
 """Frequency of the largest value relative to the commonest below which 0, 1, …, C − 1 are counts, not classes."""
 
@@ -76,6 +79,12 @@ def target_of(frame: pd.DataFrame, name: str, task: Task | None = None) -> Targe
     _require_numbers(name, values, numbers)
     if chosen is Task.COUNTS and ((numbers < 0) | (numbers != np.floor(numbers))).any():
         raise TableError(f"the target {name!r} does not hold counts: use --task regression")
+    if chosen is Task.COUNTS and numbers.max() > LARGEST_COUNT:
+        row = int(values.index[numbers.argmax()]) + 1
+        raise TableError(
+            f"the target {name!r} holds {numbers.max():.6g} in row {row}, too large for a count: mend it, or use "
+            "--task regression"
+        )
     return Target(name, chosen, reason, numbers, present)
 
 
@@ -112,6 +121,6 @@ def _detected(numbers: np.ndarray[Any, Any]) -> tuple[Task, str]:
         codes = len(distinct) <= FEW_CODES and distinct[-1] == len(distinct) - 1
         if codes and frequency[-1] >= RARE * frequency.max():
             return Task.CLASSIFICATION, f"its values are 0 to {len(distinct) - 1}, each of them common"
-        if np.median(known) <= TYPICAL_COUNT:
+        if np.median(known) <= TYPICAL_COUNT and distinct[-1] <= LARGEST_COUNT:
             return Task.COUNTS, "its values are whole numbers from 0 on"
     return Task.REGRESSION, "its values are numbers"

@@ -3,11 +3,14 @@
 import math
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from kernelcg.errors import SolveFailed
+from kernelcg.parameters import Parametric
 from kernelcg.solvers import Approach, SolveReport, Status
 
 GROUPS = 4
@@ -58,6 +61,52 @@ class CriterionValue:
         if self.status is not Status.CONVERGED:
             raise SolveFailed(str(self.report) if self.report else self.status.value)
         return self
+
+    def differentiable(self, gp: Parametric) -> Tensor:
+        """Return the value as a scalar tensor, for training loops of one's own.
+
+        Its ``backward()`` gives the gradient that was computed along with the value to the tensors that the
+        hyperparameters of ``gp`` were made of.
+
+        Parameters
+        ----------
+        gp : the process at whose hyperparameters this was computed
+
+        Raises
+        ------
+        SolveFailed : if A could not be solved with
+        RuntimeError : in a second derivative
+
+        Examples
+        --------
+        >>> import torch
+        >>> from kernelcg.inference import GaussianProcess, evidence
+        >>> from kernelcg.kernels import RBF
+        >>> theta = torch.zeros(3, requires_grad=True, dtype=torch.float64)
+        >>> gp = GaussianProcess(RBF(1.0), 0.1).with_log_parameters(theta)
+        >>> X, y = torch.zeros(4, 1).double(), torch.ones(4, 1).double()
+        >>> loss = -evidence(gp, X, y, errors=False).differentiable(gp)
+        >>> loss.backward()
+        >>> theta.grad.shape
+        torch.Size([3])
+        """
+        found = self.raise_if_failed()
+        value: Tensor = _Value.apply(gp.log_parameters(), found.value, found.gradient)  # type: ignore[no-untyped-call]
+        return value
+
+
+class _Value(torch.autograd.Function):
+    """A number whose gradient is known; another derivative is refused, since it would be taken for 0."""
+
+    @staticmethod
+    def forward(ctx: Any, theta: Tensor, value: float, gradient: Tensor) -> Tensor:
+        ctx.gradient = gradient
+        return theta.new_tensor(value)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None, None]:
+        return outer[0] * ctx.gradient, None, None
 
 
 def impossible(p: int, status: Status) -> CriterionValue:
