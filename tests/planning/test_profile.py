@@ -24,16 +24,32 @@ class Clock:
 
 
 def test_rates_are_work_divided_by_the_time_of_a_clock():
-    found = calibrated(backends.Tiles(), torch.device("cpu"), Clock(1e-3))
+    found = calibrated(backends.Tiles(), torch.device("cpu"), Clock(1e-3), Clock(1e-3))
     assert found.multiply == coarse(module.SQUARE**3 / 1e-3)
     assert found.factorise == coarse(module.SQUARE**3 / 6 / 1e-3)
     assert found.stream == coarse(module.TALL * 64 / 1e-3)
 
 
 def test_a_machine_twice_as_slow_has_half_the_rates():
-    fast, slow = (calibrated(backends.Tiles(), torch.device("cpu"), Clock(rate)) for rate in (1e-3, 2e-3))
+    fast, slow = (calibrated(backends.Tiles(), torch.device("cpu"), Clock(rate), Clock(rate)) for rate in (1e-3, 2e-3))
     assert slow.multiply == fast.multiply / 2
     assert slow.double.base == 2 * fast.double.base
+
+
+def test_work_of_others_does_not_make_a_machine_slow():
+    quiet, waiting = Clock(1e-3), Clock(7e-3)
+    assert module.best_of(5, lambda: torch.ones(1), waiting, quiet) == pytest.approx(1e-3)
+    assert module.best_of(5, lambda: torch.ones(1), quiet, waiting) == pytest.approx(1e-3)
+
+
+def test_the_processor_says_nothing_of_the_time_on_a_device():
+    class Result:
+        device = torch.device("meta")
+
+        def reshape(self, *_):
+            return torch.ones(1)
+
+    assert module.best_of(5, Result, Clock(7e-3), Clock(1e-3)) == pytest.approx(7e-3)
 
 
 @pytest.mark.parametrize("value", [1e-12, 3.7e-5, 1.0, 8.4e10])

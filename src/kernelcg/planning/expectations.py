@@ -130,8 +130,8 @@ STORED_SHARE = 0.25
 """Part of the memory that K may take to be stored for products."""
 
 ITERATING_BYTES = 15_000_000
-"""Memory between blocks of other sizes that the allocator cannot use again in iterative work: 2 to 16 MB in fits of 1,500
-to 12,000 rows within little memory."""
+"""Memory between blocks of other sizes that the allocator cannot use again in iterative work: 2 to 16 MB in fits of
+1,500 to 12,000 rows within little memory."""
 
 OVERHEAD_BYTES = 9_350_000
 """What libraries allocate for themselves in a first fit: threads, buffers, code."""
