@@ -1,6 +1,7 @@
 """Dense matrices by the threads of the library: products, triangular solves, QR; any number of threads, the same bits.
 
-On a GPU each operation is done as one.
+On a GPU each operation is done as one. A tall matrix A may be stored in float32 beside float64: its rows are converted
+a part at a time, and all arithmetic is in float64.
 """
 
 import torch
@@ -17,13 +18,19 @@ COLUMNS = 64
 ROWS = 4096
 """Rows of a part of a product over all rows. The sums over the parts are added in their order."""
 
+CONVERTED, CONVERTED_ON_GPU = 2**19, 2**27
+"""Numbers, at most, that are converted to float64 at once: what stays in a cache, and a gigabyte."""
+
 TALL = 8
 """Rows of a part of a QR factorisation, for each of its columns."""
 
 
 def multiply(A: Tensor, B: Tensor) -> Tensor:
     """Return AB, parts of its rows by one thread each, or parts of its columns if there are more of these."""
-    C = A.new_empty(len(A), B.shape[1])
+    C = B.new_empty(len(A), B.shape[1])
+    if A.dtype != B.dtype:
+        shared(lambda rows: torch.mm(A[rows].to(B.dtype), B, out=C[rows]), len(A), _converted(A))
+        return C
     if A.is_cuda:
         return torch.mm(A, B, out=C)
     if len(A) >= B.shape[1]:
@@ -39,6 +46,8 @@ def multiply(A: Tensor, B: Tensor) -> Tensor:
 
 def inner(A: Tensor, B: Tensor) -> Tensor:
     """Return AᵀB, (p, q), of matrices with many rows: the sums over parts of the rows by one thread each."""
+    if A.dtype != B.dtype:
+        return _inner_of_converted(A, B)
     if A.is_cuda or len(A) <= ROWS:
         return A.mT @ B
     parts = A.new_empty(-(-len(A) // ROWS), A.shape[1], B.shape[1])
@@ -46,9 +55,42 @@ def inner(A: Tensor, B: Tensor) -> Tensor:
     return parts.sum(0)
 
 
+def _inner_of_converted(A: Tensor, B: Tensor) -> Tensor:
+    """Return AᵀB for an A in float32."""
+    size, step = max(len(A), 1) if A.is_cuda else ROWS, _converted(A)
+    parts = B.new_zeros(max(-(-len(A) // size), 1), A.shape[1], B.shape[1])
+
+    def add(part: slice) -> None:
+        for start in range(part.start, part.stop, step):
+            rows = slice(start, min(start + step, part.stop))
+            parts[part.start // size].addmm_(A[rows].to(B.dtype).mT, B[rows])
+
+    shared(add, len(A), size)
+    return parts.sum(0)
+
+
+def scaled_gram(A: Tensor, w: Tensor) -> Tensor:
+    """Return Aᵀ diag(w²) A, (m, m) in float64, for A (n, m) in float32 or float64: a part of the rows at a time.
+
+    Blocks of its rows, on and below the diagonal, by one thread each.
+    """
+    n, m = A.shape
+    G, step = w.new_zeros(m, m), _converted(A)
+    for start in range(0, n, step):
+        rows = slice(start, min(start + step, n))
+        part = A[rows].to(w.dtype) * w[rows, None]
+
+        def add(own: slice, part: Tensor = part) -> None:
+            G[own, : own.stop].addmm_(part[:, own].mT, part[:, : own.stop])
+
+        shared(add, m, max(m, 1) if A.is_cuda else max(PART, -(-m // 8)))
+    return G.tril() + G.tril(-1).mT
+
+
 def subtract_product(C: Tensor, A: Tensor, B: Tensor) -> None:
     """Replace C by C − AB, parts of its rows by one thread each."""
-    shared(lambda rows: C[rows].addmm_(A[rows], B, alpha=-1), len(C), _part(C, len(C), B.numel()))
+    size = _part(C, len(C), B.numel()) if A.dtype == C.dtype else _converted(A)
+    shared(lambda rows: C[rows].addmm_(A[rows].to(C.dtype), B, alpha=-1), len(C), size)
 
 
 def solve_from_the_right(T: Tensor, B: Tensor, *, upper: bool = True) -> None:
@@ -103,6 +145,11 @@ def qr(A: Tensor) -> tuple[Tensor, Tensor]:
 
     shared(combine, count, 1)
     return A, top.R
+
+
+def _converted(A: Tensor) -> int:
+    """Return how many rows of A are converted to float64 at once."""
+    return max((CONVERTED_ON_GPU if A.is_cuda else CONVERTED) // max(A.shape[1], 1), PART)
 
 
 def _part(of: Tensor, count: int, work: int, least: int = PART) -> int:

@@ -16,10 +16,11 @@ from kernelcg.kernels import RBF, Linear, Matern
 from kernelcg.operators import DenseMatrix
 from kernelcg.planning import automatic as module
 from kernelcg.planning.growing_factor import GrowingFactor
+from kernelcg.planning.pilot import Pilot, Trial, pilot
 from kernelcg.planning.ranks import Sizes
 from kernelcg.preconditioners import recipe
 from kernelcg.randomness import seeded
-from kernelcg.solvers import Status, Stopping
+from kernelcg.solvers import Status, Stopping, solve
 
 N = 900
 NO_DIRECT = 6_000_000
@@ -335,3 +336,83 @@ def test_first_rank_and_neighbours_are_those_of_the_plan():
     assert kept.how.ranks[0] == 24
     assert kept.how.neighbours == 0
     assert report.status is Status.CONVERGED
+
+
+# rank or neighbours
+
+
+def chosen(A, B, product=0.02, memory=math.inf):
+    """Return the option that is chosen on a machine with dear products and no factorisation of A, and the search."""
+    costs = module.Costs(len(A), B.shape[1], product, 1e11, 1e9, A.precision == torch.float32)
+    search = module.Search(
+        A,
+        B,
+        start=None,
+        stopping=Stopping(1e-3, max_iterations=500),
+        callback=None,
+        generator=seeded(1),
+        numbers=memory,
+        costs=costs,
+        sizes=Sizes(),
+    )
+    return search._choose(math.inf), search
+
+
+def dense_noisy(n, memory=None):
+    """Return data so dense, and so noisy, that many more than sixty neighbours matter to a point."""
+    A = bound_system(Matern(2.0, 1.0, nu=1.5), normal(n, 8), 0.05, backend=default(memory))
+    return replace(A, product_dtype=torch.float32), normal(n, 6, 1)
+
+
+def test_iterations_of_rank_alone_are_foreseen():
+    A, B = dense_noisy(2500)
+    factor, found = GrowingFactor(A, seeded(1)), []
+    for rank in (30, 120, 480):
+        factor.grow(rank)
+        expected = pilot(A, 1e-3, seeded(2)).rank_alone(factor.F)
+        report = solve(
+            A, B, preconditioner=factor.beside(rank, 0, seeded(3)).factor(None, A.diagonal), stopping=Stopping(1e-3)
+        )
+        found.append(expected / int(report.iterations.max()))
+    assert all(1 / 1.5 < ratio < 1.5 for ratio in found), found
+
+
+def test_where_neighbours_say_little_rank_is_chosen_by_its_trend(monkeypatch):
+    """Iterations as they were measured on 250,000 dense and noisy points: neighbours double them."""
+    monkeypatch.setattr(Pilot, "rank_alone", lambda self, F: 84 * (2048 / F.shape[1]) ** 0.6)
+    monkeypatch.setattr(Pilot, "trial", lambda self, F, q: Trial(191 if q else 20, 0.0))
+    option, search = chosen(*dense_noisy(2500, 100_000_000), product=0.2)
+    assert option.neighbours == 0
+    assert search.alone.slope == pytest.approx(0.6, rel=0.02)
+    assert option.iterations == pytest.approx(84 * (2048 / option.rank) ** 0.6, rel=0.02)
+    costs = search.costs
+    limit = search._rank_limit()
+    best = min(costs.low_rank(r) + 84 * (2048 / r) ** 0.6 * costs.iteration(r, 0) for r in range(64, limit, 8))
+    assert option.seconds < 1.3 * best
+    assert "of everywhere" in option.why
+    assert search.low_rank.F.dtype == torch.float32
+
+
+def test_short_lengthscales_get_neighbours():
+    A = bound_system(RBF(0.1, 1.0), normal(2500, 2), 1e-3, backend=default(40_000_000))
+    option, search = chosen(replace(A, product_dtype=torch.float32), normal(2500, 6, 1))
+    assert option.neighbours > 0
+    assert search._ready(option).P.Q.dtype == torch.float64, "beside neighbours the factor is in float64"
+
+
+def test_a_solve_that_neighbours_slow_down_goes_on_with_rank_alone():
+    A, B = dense_noisy(2500, 100_000_000)
+    _, search = chosen(A, B, product=0.2)
+    slow = module.Option("low rank", 64, 60, 10, 1.0, "a lie")
+    forecast = search._forecast(64, 60)
+    forecast.distances = [5.0 - 0.01 * i for i in range(40)]
+    stronger = search._escalation(slow, forecast)
+    assert (stronger.neighbours, stronger.rank > 64) == (0, True)
+
+
+def test_the_rank_keeps_to_what_is_given():
+    A, B = dense_noisy(1000)
+    _, search = chosen(A, B, memory=100 * 1000)
+    assert 50 < search._rank_limit() <= 200
+    search.sizes = Sizes(most_rank=17)
+    assert search._rank_limit() == 17

@@ -14,9 +14,9 @@ from kernelcg.planning.costs import Costs
 from kernelcg.planning.forecast import Forecast
 from kernelcg.planning.growing_factor import Construction, first_factor
 from kernelcg.planning.options import Automatic, Option, Ready
-from kernelcg.planning.pilot import Pilot, pilot
+from kernelcg.planning.pilot import FEW, Alone, Pilot, Trial, affordable_points, pilot
 from kernelcg.planning.ranks import Sizes
-from kernelcg.preconditioners.base import FACTORS_AT_ONCE
+from kernelcg.preconditioners.base import FACTORS_AT_ONCE, largest_rounded_rank
 from kernelcg.preconditioners.low_rank_remainder import NUMBERS_PER_NEIGHBOUR, LowRankAndRemainder
 from kernelcg.randomness import child
 from kernelcg.solvers import Approach, Attempt, SolveReport, Status, Stopping, solve
@@ -28,8 +28,8 @@ TRIAL = 3
 PILOT_SECONDS = 0.05
 """Seconds that a solve on a few hundred points takes, roughly. A pilot is made where `TRIAL` products take longer."""
 
-FEW = 5
-"""Iterations that are expected where the low-rank factor leaves almost nothing of K."""
+STRIDE = 4
+"""By how much the rank grows at most before the pilot is asked again, and what ranks differ by that show a trend."""
 
 FOR_DIRECT = 0.5
 """Part of the memory that a direct solve may take: the solutions, probes and bounds of an evaluation stay beside it."""
@@ -48,7 +48,8 @@ class Search:
 
     1. Iterate without preconditioner while that is expected to end before a preconditioned solve could.
     2. Grow a randomly pivoted Cholesky factor by doubling; its remaining trace says what more rank would bring.
-    3. If rank alone costs too much, try ranks and numbers of neighbours on a few hundred neighbouring points.
+    3. If rank alone costs too much, try ranks and numbers of neighbours on a few hundred neighbouring points, and rank
+       alone on as many of all points: where data are dense and noisy, neighbours do not help and high rank does.
     4. Build what the cost model finds cheapest; a direct solve and plain iterations are among the choices.
     5. If the chosen preconditioner turns out too slow, use more rank and neighbours, or the direct solve.
     """
@@ -73,6 +74,7 @@ class Search:
         self.reports: list[SolveReport] = []
         self.attempts: list[Attempt] = []
         self.low_rank = first_factor(A, generator)
+        self.alone: Alone | None = None
         self.notes: list[str] = []
         self.stopped = False
         self.idle_since = self.began
@@ -161,7 +163,7 @@ class Search:
             cheapest = self._cheapest([*standing, *self._piloted()])
             if cheapest.rank <= self.low_rank.rank or exhausted:
                 return cheapest
-            rank = cheapest.rank
+            rank = min(cheapest.rank, STRIDE * self.low_rank.rank)  # and look again from there
         return self._cheapest(standing)
 
     def _cheapest(self, options: list[Option]) -> Option:
@@ -208,6 +210,9 @@ class Search:
         if rank > 0 and (rank > option.rank or neighbours > option.neighbours):
             iterations = max(forecast.remaining() / 2, FEW)
             stronger.append(self._priced(rank, neighbours, iterations, self.costs.local(rank, neighbours), why))
+        alone = min(STRIDE * max(option.rank, self.sizes.first_rank), self._rank_limit())
+        if self.alone is not None and alone > option.rank:
+            stronger.append(self._priced(alone, 0, self.alone.expected(alone), 0.0, why))
         fitting = [option for option in stronger if option.seconds <= self._seconds_left()]
         return min(fitting, key=lambda option: option.seconds, default=None)
 
@@ -223,15 +228,17 @@ class Search:
         return [self._priced(target, 0, FEW, 0.0, "more rank")] if target <= self._rank_limit() else []
 
     def _piloted(self) -> list[Option]:
-        """Return options tried on neighbouring points, and what twice the rank would give by the same trend."""
+        """Return options tried on a few points, and what more rank would give by the same trend."""
         pilot, F = self._pilot(), self.low_rank.F
         ranks = {q: min(self.low_rank.rank, self._rank_limit(q)) for q in self.sizes.neighbours}
         found = {q: pilot.trial(F[:, :m], q) for q, m in ranks.items() if m > 0}
         growths = [trial.growth for q, trial in found.items() if q]
-        options = []
+        options = self._of_rank_alone(pilot, found[0], ranks[0]) if 0 in found else []
         for q, trial in found.items():
-            growth = sum(growths) / len(growths) if q else trial.growth  # few iterations: one trial alone is noisy
-            expected, local = trial.expected(pilot.ratio, growth), self.costs.local(ranks[q], q) if q else 0.0
+            if q == 0:
+                continue
+            growth = sum(growths) / len(growths)  # few iterations: one trial alone is noisy
+            expected, local = trial.expected(pilot.ratio, growth), self.costs.local(ranks[q], q)
             why = f"{trial.iterations:.0f} iterations on {len(pilot.rows)} neighbouring points"
             options.append(self._priced(ranks[q], q, expected, local, why))
             if 2 * ranks[q] <= self._rank_limit(q):
@@ -239,8 +246,29 @@ class Search:
                 options.append(self._priced(2 * ranks[q], q, better, 2 * local, "more rank"))
         return options
 
+    def _of_rank_alone(self, pilot: Pilot, trial: Trial, rank: int) -> list[Option]:
+        """Return the option of rank without neighbours, and of all doublings of it that can be held.
+
+        How iterations fall as rank grows is what scattered points show between a part of the rank and all of it.
+        """
+        F = self.low_rank.F
+        scattered, weaker = (pilot.rank_alone(F[:, :m]) for m in (rank, max(rank // STRIDE, 1)))
+        slope = max(math.log(weaker / scattered) / math.log(STRIDE), 0.0)
+        self.alone = Alone(rank, max(scattered, trial.iterations), slope)
+        why = (
+            f"{trial.iterations:.0f} iterations on {len(pilot.rows)} neighbouring points, {scattered:.0f} by the "
+            f"largest eigenvalue on {len(pilot.scattered)} of everywhere"
+        )
+        options, limit = [self._priced(rank, 0, self.alone.iterations, 0.0, why)], self._rank_limit()
+        while rank < limit:
+            rank = min(2 * rank, limit)
+            why = f"rank alone: iterations fall like its power of {-self.alone.slope:.2f}"
+            options.append(self._priced(rank, 0, self.alone.expected(rank), 0.0, why))
+        return options
+
     def _priced(self, rank: int, neighbours: int, iterations: float, local: float, why: str) -> Option:
-        seconds = self.costs.low_rank(rank) + local + iterations * self.costs.iteration(rank, neighbours)
+        making = self.costs.low_rank(rank, beside_neighbours=neighbours > 0) + local
+        seconds = making + iterations * self.costs.iteration(rank, neighbours)
         return Option(Approach.LOW_RANK, rank, neighbours, iterations, seconds, why)
 
     def _first_pilot_rank(self) -> int:
@@ -254,14 +282,18 @@ class Search:
         """Return the largest rank, beside so many neighbours, that may be held and can be built; 0 if none."""
         n, local = len(self.A), neighbours + 1 if neighbours else 0
         share = self.sizes.for_preconditioner * self.A.memory_budget()
+        if self.low_rank.is_rounded and not neighbours:  # F in float32, its square and a diagonal
+            made, held = largest_rounded_rank(n, share), largest_rounded_rank(n, 8 * (self.numbers - 2 * n))
+            return int(max(min(made, held, n, self.sizes.most_rank), 0))
         budget = share / (8 * n) - NUMBERS_PER_NEIGHBOUR * local
         held = max(self.numbers / n - 4 * local - 1, 0.0)  # F and Q, two small triangles, a diagonal
         held = held / (2 + min(held / n, 2.0))
-        return int(max(min(held, budget / FACTORS_AT_ONCE, n), 0))
+        return int(max(min(held, budget / FACTORS_AT_ONCE, n, self.sizes.most_rank), 0))
 
     def _pilot(self) -> Pilot:
-        rtol = float(self.thresholds.min())
-        return pilot(self.A, rtol, child(self.generator, "pilot"))
+        rtol, costs = float(self.thresholds.min()), self.costs
+        most = affordable_points(FEW * costs.product, costs.bandwidth)
+        return pilot(self.A, rtol, child(self.generator, "pilot"), most)
 
     # bookkeeping
 

@@ -11,8 +11,9 @@ from kernelcg.planning.ranks import Sizes
 EFFICIENCY = 0.6
 """Speed of factorisations of tall matrices relative to a product of square ones."""
 
-NEIGHBOUR_SECONDS = 5e-8
-"""One step down a k-d tree."""
+NEIGHBOUR_SECONDS, PAIR_OPERATIONS = 5e-8, 500
+"""One step down a k-d tree on a CPU; and operations of matrix products in whose time a pair is looked at in a pass over
+all of them, which is what a GPU does: 250,000 points in eight dimensions took an H200 0.65 s."""
 
 CHECKS = 1.2
 """Products of an iteration, with its share of the residuals recomputed in float64."""
@@ -66,15 +67,23 @@ class Costs:
     """Floating-point operations a second of matrix products in float64."""
     bandwidth: float
     """Numbers a second that a product of a tall matrix with k columns reads."""
+    rounded: bool = False
+    """Whether low-rank factors beside a diagonal are stored in float32."""
 
-    def low_rank(self, m: int) -> float:
-        """Return the time to make a randomly pivoted Cholesky factor of rank m and its Woodbury form."""
-        columns = self.product * m / self.n
-        return columns + 5 * self.n * m**2 / (EFFICIENCY * self.flops)
+    def low_rank(self, m: int, *, beside_neighbours: bool = False) -> float:
+        """Return the time to make a randomly pivoted Cholesky factor of rank m and its Woodbury form.
+
+        That form takes a QR factorisation, or the square of a factor in float32 and its Cholesky factor.
+        """
+        columns, n = self.product * m / self.n, self.n
+        rounded = self.rounded and not beside_neighbours
+        work = 3 * n * m**2 + m**3 / 3 if rounded else 5 * n * m**2
+        return columns + work / (EFFICIENCY * self.flops)
 
     def local(self, m: int, q: int) -> float:
         """Return the time to find q neighbours of every point and to factor the remainder on them."""
-        search = NEIGHBOUR_SECONDS * self.n * q * math.log2(self.n + 1)
+        tree, pairs = NEIGHBOUR_SECONDS * self.n * q * math.log2(self.n + 1), PAIR_OPERATIONS * self.n**2 / self.flops
+        search = min(tree, pairs)
         return search + self.n * (q + 1) ** 2 * (m + q) / (EFFICIENCY * self.flops)
 
     def iteration(self, m: int, q: int) -> float:
@@ -110,4 +119,5 @@ class Pricing:
         """Return what the automatic choice goes by for n rows, d features and k columns, K ``stored`` or computed."""
         profile = self.profile
         product = stored_product(profile, n, k) if stored else self.price.product(profile, n, d, k, precision)
-        return Costs(n, k, product + profile.step, 2 * profile.multiply, profile.stream)
+        rounded = precision == torch.float32
+        return Costs(n, k, product + profile.step, 2 * profile.multiply, profile.stream, rounded)

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import Generator, Tensor
 
 from kernelcg.operators import KernelPlusDiagonal
@@ -38,7 +39,7 @@ class GrowingFactor:
 
     def __init__(self, A: KernelPlusDiagonal, generator: Generator):
         self.A, self.generator = A, generator
-        self.factor = no_pivots(A.K)
+        self.factor = no_pivots(A.K, A.precision)  # where K may be rounded, so may what approximates it
         squares = 1.0 if A.scale is None else A.scale.square()
         self.weights = squares / A.diagonal
         self.shares = [(1, self.share)]
@@ -46,7 +47,7 @@ class GrowingFactor:
 
     @property
     def F(self) -> Tensor:
-        """Return the factor (n, m)."""
+        """Return the factor (n, m), in the precision of products with A."""
         return self.factor.F
 
     @property
@@ -80,6 +81,11 @@ class GrowingFactor:
             return 0.0
         return math.log(share0 / share1) / math.log(m1 / m0)
 
+    @property
+    def is_rounded(self) -> bool:
+        """Whether it is stored in float32."""
+        return self.factor.F.dtype == torch.float32
+
     def rank_that_suffices(self) -> int:
         """Return the rank at which the remaining trace would be small enough, as it has been falling."""
         n, slope, share = len(self.A), self.slope(), self.share
@@ -93,6 +99,7 @@ class GrowingFactor:
         F = F[:, :rank].clone() if rank < F.shape[1] else F
         if neighbours == 0:
             return LowRankAndRemainder(F, DiagonalRemainder())
+        F = F.double()
         order = child(generator, "order")
         return LowRankAndRemainder(F, sparse_remainder(A.K, order, neighbours, F))
 

@@ -14,11 +14,13 @@ class Sizes:
     Attributes
     ----------
     first_rank : rank of the first low-rank factor of an automatic preconditioner, which is doubled while that pays
+    most_rank : rank of an automatic preconditioner, at most, as far as there are rows and memory
     neighbours : numbers of neighbours of each point that may be used beside it, 0 for none, the fewest first
     columns : right-hand sides of one block solve in predictions, at most; fewer where the memory asks for it
     bound_rank : least rank m of the low-rank P ⪯ A from which probes are drawn and on which certificates rest, as far
         as there are rows and memory; also that of the low-rank part in Newton's systems for one latent value a row
     bound_work : n m² up to which the P of a certificate has more rank
+    trace_columns : random columns from which exact evaluations take traces where A⁻¹ costs too much
     newton_work : n m² of the low-rank part in Newton's systems for one latent value a row
     class_work, covariance_work : n (Cm)² of the low-rank part in Newton's systems for C classes: for the few solves of
         a Newton step, and for the many of covariances
@@ -30,10 +32,12 @@ class Sizes:
     """
 
     first_rank: int = 64
+    most_rank: int = 16_384
     neighbours: tuple[int, ...] = (0, 30, 60)
     columns: int = 128
     bound_rank: int = 256
     bound_work: float = 4e9
+    trace_columns: int = 32
     newton_work: float = 1e9
     class_work: float = 2e10
     covariance_work: float = 2e11
@@ -44,7 +48,15 @@ class Sizes:
     for_columns: float = 0.25
 
     def __post_init__(self) -> None:
-        counts = (self.first_rank, self.columns, self.bound_rank, self.newton_neighbours, self.rank_beside_neighbours)
+        counts = (
+            self.first_rank,
+            self.most_rank,
+            self.columns,
+            self.bound_rank,
+            self.trace_columns,
+            self.newton_neighbours,
+            self.rank_beside_neighbours,
+        )
         if min(counts) < 1 or 0 not in self.neighbours or min(self.neighbours) < 0:
             raise ValueError(
                 f"ranks and columns must be at least 1, and neighbours 0 or more with 0 among them: {self}"

@@ -14,6 +14,7 @@ from kernelcg.preconditioners.recipes.rp_cholesky import RPCholesky
 from kernelcg.preconditioners.recipes.ski import SKI
 from kernelcg.preconditioners.recipes.spectral import Spectral
 from kernelcg.preconditioners.recipes.vecchia import Vecchia
+from kernelcg.preconditioners.rounded_low_rank import RoundedLowRank
 from kernelcg.preconditioners.shapes import (
     BlockDiagonal,
     Diagonal,
@@ -40,6 +41,7 @@ __all__ = [
     "RPCholesky",
     "RandomizedSVD",
     "Regularized",
+    "RoundedLowRank",
     "SparseInverse",
     "Spectral",
     "Vecchia",

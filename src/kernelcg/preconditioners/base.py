@@ -1,5 +1,6 @@
 """What a recipe for a preconditioner is, and how all of them are found."""
 
+import math
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
@@ -133,10 +134,29 @@ FACTORS_AT_ONCE = 6
 """Blocks of n × rank numbers that exist together while Woodbury's form is made: F, S F, C⁻¹ S F, two of QR, Q."""
 
 
-def require_rank_memory(n: int, rank: int, budget: int) -> None:
+ROUNDED_FACTORS_AT_ONCE, SQUARES_AT_ONCE = 0.8, 4
+"""The same for a factor in float32 beside a diagonal alone: F and the smaller one that it grew from; and blocks of
+rank² numbers: the square of F, its triangle, copies."""
+
+
+def rank_bytes(n: int, rank: int, *, rounded: bool = False) -> int:
+    """Return the bytes that preparing and factoring at this rank takes, with F in float64 or ``rounded`` to float32."""
+    if rounded:
+        return int(8 * rank * (n * ROUNDED_FACTORS_AT_ONCE + SQUARES_AT_ONCE * rank))
+    return 8 * n * rank * FACTORS_AT_ONCE
+
+
+def largest_rounded_rank(n: int, memory: float) -> float:
+    """Return the rank of a rounded F that takes all of so many bytes by `rank_bytes`."""
+    if not math.isfinite(memory):
+        return math.inf
+    half = n * ROUNDED_FACTORS_AT_ONCE / (2 * SQUARES_AT_ONCE)
+    return math.sqrt(half**2 + max(memory, 0.0) / (8 * SQUARES_AT_ONCE)) - half
+
+
+def require_rank_memory(n: int, rank: int, budget: int, *, rounded: bool = False) -> None:
     """Raise before anything is allocated if preparing and factoring at this rank does not fit the budget."""
-    needed = 8 * n * rank * FACTORS_AT_ONCE
-    require_memory(needed, budget, f"a preconditioner of rank {rank} for {n} rows")
+    require_memory(rank_bytes(n, rank, rounded=rounded), budget, f"a preconditioner of rank {rank} for {n} rows")
 
 
 def checked_count(value: int | None, default: int, n: int, name: str) -> int:

@@ -12,6 +12,7 @@ from kernelcg.backends import KernelMatrix
 from kernelcg.backends.memory import require_memory
 from kernelcg.operators import ConstantInvertible
 from kernelcg.preconditioners.base import checked_count
+from kernelcg.preconditioners.rounded_low_rank import RoundedLowRank
 from kernelcg.preconditioners.shapes import BlockDiagonal, Diagonal, Factored, LowRankPlus, SparseInverse
 
 LARGEST_JITTER = 1e-2
@@ -31,7 +32,7 @@ class Remainder(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class LowRankAndRemainder:
-    """P = S F Fᵀ S + (an approximation of S (K − F Fᵀ) S + D)."""
+    """P = S F Fᵀ S + (an approximation of S (K − F Fᵀ) S + D), which is D itself if F is in float32."""
 
     F: Tensor | None
     remainder: Remainder
@@ -51,9 +52,11 @@ class LowRankAndRemainder:
         return self.remainder.neighbours.shape[1] if isinstance(self.remainder, SparseRemainder) else 0
 
     def factor(self, scale: Tensor | None, diagonal: Tensor) -> ConstantInvertible:
-        base = self.remainder.factor(scale, diagonal)
         if self.F is None or self.F.shape[1] == 0:
-            return base
+            return self.remainder.factor(scale, diagonal)
+        if self.F.dtype == torch.float32:
+            return RoundedLowRank(self.F, diagonal, scale)
+        base = self.remainder.factor(scale, diagonal)
         return LowRankPlus(base, self.F if scale is None else scale[:, None] * self.F)
 
 

@@ -46,10 +46,10 @@ Choose = Callable[[Tensor], tuple[Tensor, Tensor]]
 must exceed when its turn comes."""
 
 
-def no_pivots(K: KernelMatrix) -> PartialCholesky:
-    """Return the factorisation of rank 0."""
+def no_pivots(K: KernelMatrix, storage: torch.dtype = torch.float64) -> PartialCholesky:
+    """Return the factorisation of rank 0, which is going to be stored in this precision."""
     diagonal = K.diagonal().clone()
-    empty = torch.zeros(len(K), 0, dtype=torch.float64, device=K.device)
+    empty = torch.zeros(len(K), 0, dtype=storage, device=K.device)
     return PartialCholesky(empty, torch.zeros(0, dtype=torch.int64), diagonal, float(diagonal.sum()))
 
 
@@ -65,22 +65,25 @@ def extended(
 
     With E = K − F Fᵀ and pivots T, :math:`F \gets [F, E_{:T} L^{-\top}]` where :math:`L L^\top = E_{TT}`.
     Costs n (rank) kernel entries and O(n rank²) in matrix products; nothing but F grows with n. Reads once for each
-    block of pivots.
+    block of pivots. F keeps the precision in which it is stored; in float32 later columns make up for the rounding of
+    earlier ones, since all arithmetic is in float64.
     """
     if not 0 <= tolerance <= 1:
         raise ValueError(f"tolerance must be in [0, 1], relative to the trace of K, not {tolerance!r}")
     rank = min(rank, len(K))
     if previous.rank >= rank or previous.remaining_share <= max(tolerance, EXHAUSTED):
         return previous
-    require_rank_memory(len(K), rank, K.budget())
-    F = torch.empty(len(K), rank, dtype=torch.float64, device=K.device)
+    storage = previous.F.dtype
+    require_rank_memory(len(K), rank, K.budget(), rounded=storage == torch.float32)
+    F = torch.empty(len(K), rank, dtype=storage, device=K.device)
     F[:, : previous.rank] = previous.F
     pivots, remainder, m = [previous.pivots], previous.remainder.clone(), previous.rank
 
     while m < rank:
         rows, limits = choose(remainder)
         E = K.block(rows, rows, precision=torch.float64)
-        E.addmm_(F[rows, :m], F[rows, :m].T, alpha=-1)
+        of_rows = F[rows, :m].double()
+        E.addmm_(of_rows, of_rows.T, alpha=-1)
         small, thresholds, numbers, [left] = read(E, limits, rows, remainder.sum()[None])
         accepted, L = accept(small, thresholds, rank - m)
         if left <= max(tolerance, EXHAUSTED) * previous.trace or len(accepted) == 0:
@@ -88,9 +91,9 @@ def extended(
         pivots.append(torch.from_numpy(numbers[accepted].astype(np.int64)))
         chosen = pivots[-1].to(K.device)
         E = K.block(None, chosen, precision=torch.float64)
-        subtract_product(E, F[:, :m], F[chosen, :m].T)
+        subtract_product(E, F[:, :m], F[chosen, :m].double().T)
         solve_from_the_right(torch.from_numpy(L).to(E).mT, E)
-        F[:, m : m + len(chosen)] = E
+        F[:, m : m + len(chosen)] = E  # rounded, if so stored
         remainder = (remainder - E.square().sum(1)).clamp_min_(0.0)
         remainder[chosen] = 0.0
         m += len(chosen)

@@ -34,6 +34,7 @@ from kernelcg.planning import Kept
 from kernelcg.planning.plan import Method, definite_method
 from kernelcg.planning.ranks import Sizes
 from kernelcg.preconditioners import Preconditioner, recipe
+from kernelcg.preconditioners.rounded_low_rank import RoundedLowRank
 from kernelcg.preconditioners.shapes import Diagonal, LowRankPlus
 from kernelcg.randomness import child, seeded
 from kernelcg.solvers import Approach, CholeskyFactor, SolveReport, Status, Stopping, solve
@@ -165,6 +166,7 @@ class Posterior:
         if not isinstance(P, ConstantInvertible) or not P.is_constant:
             return bound.P
         rank = P.T.shape[1] if isinstance(P, LowRankPlus) and isinstance(P.base, Diagonal) else None
+        rank = P.rank if isinstance(P, RoundedLowRank) else rank
         if rank is not None and isinstance(bound, LowerBound) and rank < len(bound.pivots):
             return bound.P
         return P
