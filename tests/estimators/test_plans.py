@@ -134,12 +134,12 @@ def test_memory_is_refused_before_a_kernel_is_evaluated_and_the_remedies_work():
     y = big[:, 0]
     for work in (lambda model: model.plan(big, y), lambda model: model.fit(big, y)):
         with pytest.raises(MemoryBudgetExceeded, match=r"method='iterative'.* or memory='[0-9]+MB'") as refused:
-            work(KernelRidge(kernel=Untouchable(1.0, 1.0), method="direct", memory="60MB"))
+            work(KernelRidge(kernel=Untouchable(1.0, 1.0), method="direct", memory="45MB"))
     words = str(refused.value)
     enough = words.rpartition("memory='")[2].partition("'")[0]
     directly = KernelRidge(kernel="rbf", method="direct", memory=enough)
     assert directly.fit(big, y, plan=directly.plan(big, y)).plan_.method is Method.DIRECT
-    iteratively = KernelRidge(kernel="rbf", method="iterative", memory="60MB").fit(big, y)
+    iteratively = KernelRidge(kernel="rbf", method="iterative", memory="45MB").fit(big, y)
     assert iteratively.plan_.method is Method.ITERATIVE
     np.testing.assert_allclose(iteratively.predict(big), directly.predict(big), atol=1e-6)
 
@@ -228,8 +228,9 @@ def hard_problem(n=1200, d=12):
 
 @pytest.fixture
 def slow_factorisations(tmp_path, monkeypatch):
-    """Choices as on a machine whose factorisations are ten times slower, and before a few rows show the noise."""
+    """Choices as on a machine whose factorisations are ten times slower, also for gradients, before rows show noise."""
     monkeypatch.setattr("kernelcg.estimators.settings.previewed_noise", lambda *_: None)
+    monkeypatch.setattr("kernelcg.planning.planner.PROBED_PART", 0.0)  # traces come from the inverse
     slow = replace(TYPICAL, multiply=TYPICAL.multiply / 10, factorise=TYPICAL.factorise / 10)
     (tmp_path / "profile.json").write_text(slow.to_json())
     monkeypatch.setenv("KERNELCG_PROFILE", str(tmp_path / "profile.json"))
@@ -248,7 +249,7 @@ def fitted_with_evaluations(model):
 def test_a_plan_is_revised_where_iterating_is_hopeless(slow_factorisations):
     model, evaluations = fitted_with_evaluations(GPRegressor(max_iter=8))
     plan = model.plan_
-    assert plan.stages[-1].method is plan.conditioning.method is Method.ITERATIVE, "what was planned stays"
+    assert plan.stages[-1].method is Method.ITERATIVE, "what was planned stays"
     assert plan.outcome.method is plan.method is Method.DIRECT
     assert "direct: " in plan.outcome.revisions[0], "also that of an early stage is told"
     assert all(revision in plan.explain() for revision in plan.outcome.revisions)

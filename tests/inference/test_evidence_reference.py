@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from inference.gaussian_truth import Truth, drawn, finite_differences, relative_error, toy
+from scipy.linalg import solve_triangular
 from strategies import KERNELS, features, kernels, points, positive, seeds
 from torch import Tensor
 
@@ -25,7 +26,7 @@ from kernelcg.inference import (
     iterative_estimate,
 )
 from kernelcg.inference.gaussian.cross_validation import iterative_cross_validation
-from kernelcg.inference.gaussian.likelihood_by_cholesky import direct_estimate
+from kernelcg.inference.gaussian.likelihood_by_cholesky import direct_estimate, signs_for
 from kernelcg.kernels import RBF, Kernel, Matern, Periodic, RationalQuadratic
 from kernelcg.planning import Pricing
 from kernelcg.planning.profile import TYPICAL
@@ -97,6 +98,28 @@ def test_direct_value_and_gradient(name, mean):
         assert relative_error(estimate.gradient, finite_differences(truth.log_evidence, truth.theta)) < 1e-9
         assert (estimate.lower, estimate.upper, estimate.value_error) == (estimate.value, estimate.value, 0)
         assert not estimate.gradient_error.any()
+
+
+def orthogonal_signs(n):
+    """Return (n, n) signs with orthogonal columns, n a power of two, by Sylvester's construction."""
+    signs = np.ones((1, 1))
+    while len(signs) < n:
+        signs = np.kron([[1, 1], [1, -1]], signs)
+    return torch.from_numpy(signs)
+
+
+@pytest.mark.parametrize("mean", MEANS)
+@pytest.mark.parametrize("name", ALL)
+def test_traces_from_all_orthogonal_signs_are_exact(name, mean):
+    for columns, known in ((1, 0.0), (3, np.linspace(0, 0.5, 32))):
+        X, Y = toy(32, 3, columns)
+        truth = Truth(ALL[name](3), X, Y, 0.2, known, mean)
+        estimate = direct_estimate(*model(truth), signs=orthogonal_signs(32))
+        assert estimate.value == pytest.approx(truth.log_evidence(), rel=DIRECT)
+        assert relative_error(estimate.gradient, truth.gradient()) < DIRECT
+        assert relative_error(estimate.gradient, finite_differences(truth.log_evidence, truth.theta)) < 1e-9
+        assert (estimate.lower, estimate.upper, estimate.value_error) == (estimate.value, estimate.value, 0)
+        assert estimate.gradient_error.isnan().all(), "nobody asked"
 
 
 @given(data=st.data(), d=features, n=st.integers(1, 30), noise=positive, mean=st.sampled_from(MEANS), seed=seeds)
@@ -214,6 +237,30 @@ def sampled(name, mean="linear", columns=2):
     kernel, noise = SAMPLED[name]
     X, Y = toy(90, 2, columns)
     return Truth(kernel(), X, Y, noise, np.linspace(0, 0.1, 90), mean)
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_traces_from_few_signs_are_unbiased_and_cost_what_is_said(name):
+    truth = sampled(name, columns=1)
+    problem, gp = model(truth)
+    gradients, errors = [], []
+    for seed in range(60):
+        estimate = direct_estimate(problem, gp, signs=signs_for(problem, 4, seed), errors=True)
+        assert estimate.value == pytest.approx(truth.log_evidence(), rel=DIRECT)
+        gradients.append(estimate.gradient.numpy())
+        errors.append(estimate.gradient_error.numpy())
+    assert np.abs(z_scores(gradients, truth.gradient())).max() < 4
+    ratio = np.sqrt(np.mean(np.square(errors), 0)) / np.std(gradients, 0)
+    assert np.all((ratio > 0.6) & (ratio < 1.6)), "standard errors are those of the estimates"
+    L = np.linalg.cholesky(truth.system())
+    whitened = [
+        solve_triangular(L, solve_triangular(L, dA, lower=True).T, lower=True) for dA in truth.system_derivatives()
+    ]
+    variances = np.array([2 * (np.sum(M**2) - np.sum(np.diag(M) ** 2)) / (4 * 4) for M in whitened])
+    fisher = np.array([np.sum(M**2) / 2 for M in whitened])
+    assert np.all(variances <= fisher / 4), "p / 2k nats at most"
+    assert np.all(np.var(gradients, 0) / variances < 1.9)
+    assert np.all(np.var(gradients, 0) / variances > 0.45)
 
 
 @pytest.mark.parametrize("name", SAMPLED)

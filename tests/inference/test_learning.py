@@ -17,7 +17,8 @@ from kernelcg.inference.gaussian.likelihood_by_cholesky import direct_estimate
 from kernelcg.inference.learning.criterion_value import CriterionValue
 from kernelcg.inference.learning.lbfgs import LONGEST_STEP, Ascent, Curvature, Point, Rule, advanced, proposed
 from kernelcg.inference.learning.learn import WIDEST
-from kernelcg.kernels import RBF, Matern, Periodic
+from kernelcg.kernels import RBF, Linear, Matern, Periodic
+from kernelcg.planning.ranks import Sizes
 from kernelcg.randomness import seeded
 from kernelcg.solvers import Status, Stopping
 
@@ -503,6 +504,10 @@ class TwoHills:
     patience: float = math.inf
     plan: None = None
 
+    @property
+    def random_columns(self):
+        return 0 if self.is_direct else self.numerics.probes
+
     def knowing(self, gp):
         return self
 
@@ -624,10 +629,10 @@ def test_stochastic_ascent_with_probes_gets_near_the_optimum():
 # learning by iteration
 
 
-def loss(kernel, n, d, noise, start, **options):
-    """Return by how many nats learning by iteration falls short of the exact optimum, and the record."""
+def loss(kernel, n, d, noise, start, method="iterative", **options):
+    """Return by how many nats learning by random columns falls short of the exact optimum, and the record."""
     truth = Truth(kernel, *drawn(kernel, n, d, noise), noise)
-    learned = learned_from(truth, start, method="iterative", **options)
+    learned = learned_from(truth, start, method=method, **options)
     exact = Objective(problem_of(truth), method="direct")
     best = max(
         (learn(exact, gp, generator=seeded(0)).gp for gp in (learned.gp, GaussianProcess(kernel, Noise(noise)))),
@@ -635,6 +640,21 @@ def loss(kernel, n, d, noise, start, **options):
     )
     values = [direct_estimate(problem_of(truth), gp).value for gp in (best, learned.gp)]
     return values[0] - values[1], learned
+
+
+@pytest.mark.parametrize("kernel", [Matern([1.0, 2.0, 30.0], 1.0, nu=1.5), RBF(1.0, 1.0) + Linear(0.3)])
+def test_learning_with_traces_from_signs_loses_no_more_than_is_said(kernel, monkeypatch):
+    monkeypatch.setattr("kernelcg.planning.planner.EXACTNESS_SECONDS", 0.0)
+    monkeypatch.setattr("kernelcg.planning.planner.PROBED_PART", math.inf)
+    start = GaussianProcess(kernel, Noise(0.1))
+    start = start.with_log_parameters(start.log_parameters() + 0.5)
+    lost, learned = loss(kernel, 500, 3, 0.02, start, "auto")
+    p, k = len(start.log_parameters()), Sizes().trace_columns
+    assert 1e-6 < lost < 4 * p / (2 * k), "not none, as with A⁻¹"
+    assert learned.converged
+    assert learned.failures == 0
+    assert all(step.method == "direct" for step in learned.steps)
+    assert all(math.isfinite(step.value) for step in learned.steps), "values are exact"
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,27 @@
 from dataclasses import astuple, replace
 
 import pytest
+import torch
 
 from kernelcg.backends import dask
 from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.planning.costs import KernelPrice, Pricing
 from kernelcg.planning.plan import Family, Method, Plan, Precision, Storage, in_bytes, in_time
 from kernelcg.planning.planner import Options, Resources, Workload, planned, reconsidered
-from kernelcg.planning.profile import TYPICAL, PairSeconds
+from kernelcg.planning.profile import TYPICAL, PairSeconds, Profile
 from kernelcg.planning.workers import TASK, Rates, Workers
 
 GB = 10**9
+
+H200 = Profile(
+    "one H200, from measured products, factorisations and bandwidth",
+    multiply=2.5e13,
+    factorise=5e12,
+    stream=5.4e11,
+    step=1e-3,
+    double=PairSeconds(2.4e-12, 3e-14, 2.6e-13),
+    single=PairSeconds(4.75e-13, 1.2e-14, 4.2e-14),
+)
 
 
 def workers(count):
@@ -34,8 +45,9 @@ def slower(factor):
 
 
 def crossing(profile):
-    """Return the smallest number of rows, on a coarse scale, that are not factorised."""
-    return next(n for n in (int(300 * 1.2**i) for i in range(40)) if plan(n, profile=profile).method != "direct")
+    """Return the smallest number of rows, on a coarse scale, that are not factorised in learning."""
+    sizes = (int(300 * 1.2**i) for i in range(40))
+    return next(n for n in sizes if plan(n, profile=profile).stages[-1].method != "direct")
 
 
 def test_few_rows_are_factorised_and_many_are_not():
@@ -93,6 +105,70 @@ def test_what_cannot_fit_is_refused_with_a_remedy():
     words = str(refused.value)
     enough = int(words.rpartition("memory='")[2].partition("MB")[0]) * 1_000_000
     assert plan(1_000_000, memory=enough).bytes <= enough
+
+
+def test_exact_traces_come_from_the_inverse_until_that_takes_long():
+    few, many = plan(1_000).stages[-1], plan(3_000, noise=1e-4).stages[-1]
+    assert few.method is many.method is Method.DIRECT
+    assert (few.random_columns, many.random_columns) == (0, 32)
+    assert "traces from 32 random columns" in str(many)
+    assert "random" not in str(few)
+    asked = plan(3_000, noise=1e-4, options=Options(method=Method.DIRECT)).stages[-1]
+    assert asked.random_columns == 0, "who asks for the direct method gets the exact gradient"
+    assert asked.seconds > 1.5 * many.seconds
+    for other in ({"needs_inverse": True}, {"family": Family.LAPLACE}):
+        stage = plan(3_000, noise=1e-4, options=Options(method=Method.DIRECT), **other).stages[-1]
+        assert stage.random_columns == 0
+
+
+def test_a_cpu_conditions_in_the_way_it_learns():
+    for rows in (500, 4_000, 20_000):
+        chosen = plan(rows)
+        assert chosen.conditioning.method is chosen.stages[-1].method
+
+
+def on_gpu(rows, *, d=9, memory=32 * GB, device_memory=75 * GB, **task) -> Plan:
+    resources = Resources("triton", "cuda", None, memory, device_memory, Pricing(H200))
+    return planned(Workload(rows, d, parameters=d + 2, **task), Options(), resources)
+
+
+@pytest.mark.parametrize("d", [3, 9, 26, 57])
+def test_a_gpu_conditions_by_a_factor_as_long_as_it_fits_the_device(d):
+    for rows in (1_000, 13_500, 41_157, 65_000):
+        assert on_gpu(rows, d=d).conditioning.method is Method.DIRECT
+    for rows in (100_000, 1_000_000):
+        large = on_gpu(rows, d=d)
+        assert large.conditioning.method is Method.ITERATIVE
+        assert large.bytes <= 75 * GB
+    assert "the memory is 75 GB" in on_gpu(100_000, d=d).conditioning.reason
+
+
+def test_neighbours_are_cheap_on_a_gpu_and_trees_on_a_cpu():
+    gpu, cpu = (Pricing(profile).costs(250_000, 8, 10, torch.float32) for profile in (H200, TYPICAL))
+    assert 0.5 < gpu.local(512, 60) < 1.0
+    trees = 5e-8 * 250_000 * 60 * 18
+    assert cpu.local(512, 60) == pytest.approx(trees + 250_000 * 61**2 * 572 / (0.6 * 6e10), rel=0.01)
+    assert gpu.low_rank(16_384) < 20.0, "measured with a QR factorisation in float64"
+    assert gpu.low_rank(4_096) < 0.65 * gpu.low_rank(4_096, beside_neighbours=True)
+
+
+def test_matrices_on_a_device_need_no_memory_of_the_host():
+    small_host, large_host = (on_gpu(41_157, memory=gigabytes * GB) for gigabytes in (4, 400))
+    assert small_host.stages == large_host.stages
+    assert small_host.conditioning == large_host.conditioning
+    small_device = on_gpu(41_157, device_memory=12 * GB)
+    assert small_device.conditioning.method is Method.ITERATIVE
+    with pytest.raises(MemoryBudgetExceeded, match="on the host"):
+        on_gpu(1_000_000, d=57, memory=GB // 3)
+
+
+def test_a_gpu_factorises_in_learning_what_takes_it_seconds():
+    assert on_gpu(4_000).stages[-1].random_columns == 0, "the inverse takes no time"
+    hard = on_gpu(20_000, d=57, noise=1e-4).stages[-1]
+    assert (hard.method, hard.random_columns) == (Method.DIRECT, 32)
+    assert 0.05 < hard.seconds / hard.evaluations < 0.25, "0.12 s were measured, with fewer features"
+    assert on_gpu(41_157).stages[-1].random_columns == 32, "should iterating turn out hopeless"
+    assert on_gpu(250_000).stages[-1].method is Method.ITERATIVE
 
 
 def test_a_device_has_a_budget_of_its_own():
@@ -228,7 +304,7 @@ def test_a_stage_that_was_asked_for_or_cannot_be_otherwise_is_not_reconsidered()
     assert reconsidered(asked, 2_000, 1e-6) is asked
     exact = plan(50_000, exact_only=True)
     assert reconsidered(exact, exact.stages[-1].rows, 1.0) is exact
-    tight = plan(2_000, memory=60_000_000)
+    tight = plan(2_000, memory=45_000_000)
     assert reconsidered(tight, 2_000, 1e-6) is tight, "a factor would not fit"
 
 

@@ -66,6 +66,11 @@ class SparseCriterion(ABC):
         return True
 
     @property
+    def random_columns(self) -> int:
+        """Return how many random columns a gradient rests on: none."""
+        return 0
+
+    @property
     def measures_noise(self) -> bool:
         """Whether standard errors must be measured: there is no noise."""
         return False

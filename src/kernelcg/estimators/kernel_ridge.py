@@ -190,7 +190,8 @@ class KernelRidge(GaussianEstimator):
         require_covariance(kernel, problem.X, learned=self.selection is not None)
         gp = GaussianProcess(kernel, noise)
         count = learned_count(gp, self.selection is not None)
-        work = problem.workload(parameters=count, exact_only=self.selection == CriterionName.LOO)
+        exact_only = self.selection == CriterionName.LOO
+        work = problem.workload(parameters=count, exact_only=exact_only, needs_inverse=True)
         problem, made = self._planned(problem, kernel, work, self.probes, plan, earlier)
         return problem, gp, made
 

@@ -22,8 +22,10 @@ from kernelcg.solvers.direct import IN_PLACE_ROWS
 # evaluations of the criterion
 
 PART_EVALUATIONS, EXACT_EVALUATIONS, ESTIMATED_EVALUATIONS = (9.0, 0.25), (8.0, 0.45), (4.0, 0.4)
+PROBED_EVALUATIONS = ESTIMATED_EVALUATIONS
 """Evaluations of a stage, beside so many for each hyperparameter: on a part of the rows, exact ones on all rows, and
-estimated ones on all rows, which the noise of the estimate ends earlier."""
+estimated ones on all rows, which the noise of the estimate ends earlier; so it ends exact ones with traces from random
+columns."""
 
 FIRST_EVALUATIONS = 2.0
 """Further ones in the first stage, which knows no curvature yet."""
@@ -70,6 +72,10 @@ EVALUATION_OVERHEAD, ESTIMATION_OVERHEAD, PARAMETER_OVERHEAD, ITERATION_OVERHEAD
 """Seconds of Python in an exact and in an estimated evaluation, and for each hyperparameter in the step that follows;
 steps of the profile in an iteration of a block."""
 
+COLUMN_PASSES = 2.0
+"""Multiply-adds for each entry of the factor and each random column in whose time an exact evaluation solves for it: a
+triangle with a few columns is limited by memory."""
+
 INFORMATION_PASSES = 6.0
 """Multiply-adds for each entry of the factor and each hyperparameter in whose time an exact evaluation solves for the
 average information."""
@@ -94,6 +100,9 @@ MATRICES, MATRICES_IN_PLACE, LAPLACE_MATRICES = 4.6, 1.8, 5.0
 """Matrices of n² numbers that an exact evaluation holds at once, those that the allocator has not yet returned to the
 system among them: of few rows A, its factor and its inverse; of more, one in whose place the others are made, and what
 the gradient takes; and those of Laplace's."""
+
+COLUMN_BLOCKS = 6
+"""Blocks of n numbers for each random column of an exact evaluation: signs, solutions, both sides of the gradient."""
 
 INFORMATION_BLOCKS = 6
 """Blocks of n × d numbers that an exact evaluation holds for the average information."""
@@ -129,9 +138,9 @@ ON_WORKERS = 0.75
 STORED_SHARE = 0.25
 """Part of the memory that K may take to be stored for products."""
 
-ITERATING_BYTES = 15_000_000
-"""Memory between blocks of other sizes that the allocator cannot use again in iterative work: 2 to 16 MB in fits of
-1,500 to 12,000 rows within little memory."""
+ITERATING_BYTES, ITERATING_BYTES_OF_A_ROW = 15_000_000, 5_000
+"""Memory between blocks of other sizes that the allocator cannot use again in iterative work, at most, and a row: 6 MB
+in a fit of 1,500 rows, 12 to 16 in fits of 3,000 to 6,000 rows within little memory."""
 
 OVERHEAD_BYTES = 9_350_000
 """What libraries allocate for themselves in a first fit: threads, buffers, code."""
@@ -150,11 +159,14 @@ class Expectations:
 
     # evaluations and iterations
 
-    def evaluations(self, method: Method, *, first: bool, last: bool) -> float:
-        """Return how many evaluations of the criterion a stage is expected to take."""
+    def evaluations(self, method: Method, *, first: bool, last: bool, columns: int = 0) -> float:
+        """Return how many evaluations of the criterion a stage is expected to take.
+
+        Exact ones take the traces of their gradient from so many random ``columns``, or from A⁻¹ if there are none.
+        """
         (some, each), longest = PART_EVALUATIONS, LONGEST_PATH
         if last and method is Method.DIRECT:
-            some, each = EXACT_EVALUATIONS
+            some, each = PROBED_EVALUATIONS if columns else EXACT_EVALUATIONS
         elif last:
             (some, each), longest = ESTIMATED_EVALUATIONS, LONGEST_ESTIMATED_PATH
         path = min(max((MIDDLING_NOISE / max(self._noise(), 1e-12)) ** 0.25, LEAST_PATH), longest)
@@ -173,32 +185,30 @@ class Expectations:
 
     # seconds
 
-    def learning(self, rows: int, method: Method) -> float:
+    def learning(self, rows: int, method: Method, columns: int = 0) -> float:
         """Return the seconds of learning on so many rows, the last ones."""
-        return self.evaluations(method, first=False, last=True) * self.evaluation(rows, method)
+        count = self.evaluations(method, first=False, last=True, columns=columns)
+        return count * self.evaluation(rows, method, columns)
 
-    def evaluation(self, rows: int, method: Method) -> float:
+    def evaluation(self, rows: int, method: Method, columns: int = 0) -> float:
         """Return the seconds of one evaluation of the criterion with its gradient, for all systems."""
-        return self.work.systems * self._evaluation_of_one(rows, method)
+        one = self._exact_evaluation(rows, columns) if method is Method.DIRECT else self._estimated_evaluation(rows)
+        return self.work.systems * one
 
-    def _evaluation_of_one(self, rows: int, method: Method) -> float:
+    def _exact_evaluation(self, rows: int, columns: int) -> float:
         profile, price, d = self.resources.pricing.profile, self.resources.pricing.price, self.work.features
         laplace, N = self.work.family is Family.LAPLACE, rows * self.work.values
-        step = PARAMETER_OVERHEAD * self.work.parameters
-        if method is Method.DIRECT:
-            inverse = N**3 / 3 / (INVERSE_SPEED * profile.multiply * N / (N + HALF_SPEED))
-            factors = (NEWTON_STEPS if laplace else 1.0) * self._factor(N)
-            entries = rows**2 * price.entry(profile, d)
-            information = 0.0 if laplace else self._information(rows)
-            return (
-                factors
-                + inverse
-                + entries
-                + price.gradient(profile, rows, d, 1)
-                + EVALUATION_OVERHEAD
-                + step
-                + information
-            )
+        factors = (NEWTON_STEPS if laplace else 1.0) * self._factor(N)
+        speed = INVERSE_SPEED * profile.multiply * N / (N + HALF_SPEED)
+        traces = (COLUMN_PASSES * columns * N**2 if columns else N**3 / 3) / speed
+        gradient = price.gradient(profile, rows, d, max(columns, 1))
+        information = 0.0 if laplace else self._information(rows)
+        overhead = EVALUATION_OVERHEAD + PARAMETER_OVERHEAD * self.work.parameters
+        return factors + traces + self._entries(rows) + gradient + information + overhead
+
+    def _estimated_evaluation(self, rows: int) -> float:
+        price, laplace = self.resources.pricing.price, self.work.family is Family.LAPLACE
+        d, step = self.work.features, PARAMETER_OVERHEAD * self.work.parameters
         newton = NEWTON_STEPS * self.iterations() * self._iteration(rows, self.work.values) if laplace else 0.0
         gradient = self._shared(rows, lambda rates: price.gradient(rates, rows, d, self._block()))
         probes = BOUNDS * self._low_rank(rows, self._sizes.bound_rank)
@@ -335,15 +345,17 @@ class Expectations:
         """Say whether this process does the products of so many rows."""
         return self.resources.workers is None or rows <= dask.LEAST_BLOCK
 
-    def bytes(self, rows: int, method: Method, storage: Storage, *, learning: bool = True) -> int:
+    def bytes(self, rows: int, method: Method, storage: Storage, *, learning: bool = True, columns: int = 0) -> int:
         """Return the memory that a stage of learning, or the conditioning, takes at its largest."""
         N, systems = rows * self.work.values, self.work.systems
         held = OVERHEAD_BYTES + 8 * (rows * self.resources.copies * self.work.features + 12 * N * self.work.columns)
         held += OWN_KERNEL_BYTES if self._has_own_formula() else 0
         if method is Method.DIRECT:
             held += 8 * INFORMATION_BLOCKS * rows * self.work.features
+            held += 8 * COLUMN_BLOCKS * N * columns
             return int(held + (self._matrices(N) + systems - 1) * 8 * N * N + (0 if learning else self._checked(rows)))
-        held += ITERATING_BYTES + BLOCKS * 8 * N * (self.work.columns + self.options.probes)
+        held += min(ITERATING_BYTES, ITERATING_BYTES_OF_A_ROW * rows)
+        held += BLOCKS * 8 * N * (self.work.columns + self.options.probes)
         solve = (
             (self._block(), self.iterations()) if learning else (self.work.columns, CONDITIONING * self.iterations())
         )
@@ -381,7 +393,7 @@ class Expectations:
         return self.work.systems * 8 * BOUND_BLOCKS * (rows + m) * m
 
     def _matrices(self, N: int) -> float:
-        """Return how many N × N matrices an exact evaluation holds at its largest."""
+        """Return how many N × N matrices an exact evaluation, or a factor alone, holds at its largest."""
         own = OWN_KERNEL_MATRICES if self._has_own_formula() else 0.0
         if self.work.family is Family.LAPLACE:
             return LAPLACE_MATRICES + own

@@ -59,9 +59,13 @@ class Stage:
     """Whether the user asked for this method or the criterion needs it: it is then kept, whatever turns out."""
     patience: int | None = None
     """Evaluations by iteration after which the stage turns to exact ones, which would have cost no more."""
+    random_columns: int = 0
+    """Random columns from which exact evaluations take the traces of a gradient; 0 where they take A⁻¹."""
 
     def __str__(self) -> str:
         kept = ", K stored" if self.storage is Storage.STORED and self.method is Method.ITERATIVE else ""
+        if self.method is Method.DIRECT and self.random_columns:
+            kept = f", traces from {self.random_columns} random columns"
         return f"{self.rows:,} rows {self.method}{kept} ({self.reason}), about {in_time(self.seconds)}"
 
 
@@ -157,7 +161,7 @@ class Plan:
     @property
     def budget(self) -> int:
         """Return the bytes that may be allocated where the data are."""
-        return self.memory if self.device_memory is None else min(self.memory, self.device_memory)
+        return budget_where_data_are(self.memory, self.device_memory)
 
     @property
     def sizes(self) -> Sizes:
@@ -247,6 +251,14 @@ class Plan:
         """Return the plan with what happened beside it; ``learned`` is what learning made of it."""
         outcome = Outcome(seconds, evaluations, learned.conditioning.method, learned.revisions, peak_bytes)
         return replace(self, outcome=outcome)
+
+
+def budget_where_data_are(memory: int, device_memory: int | None) -> int:
+    """Return the bytes for matrices: those of the device if the data are on one, whatever the host has beside it.
+
+    A limit that the user sets is a limit of both.
+    """
+    return memory if device_memory is None else device_memory
 
 
 def method_named(name: str) -> Method:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.planning.expectations import BLOCKS, Expectations
-from kernelcg.planning.plan import Method, Plan, Stage, Storage, in_bytes, in_time
+from kernelcg.planning.plan import Family, Method, Plan, Stage, Storage, in_bytes, in_time
 from kernelcg.planning.workload import Options, Resources, Workload
 
 __all__ = ["BLOCKS", "Options", "Resources", "Workload", "planned", "reconsidered"]
@@ -22,6 +22,18 @@ NEAR_TIE = 1.3
 """Exact evaluations are chosen as long as they cost no more than so many times estimated ones: they end at the maximum
 itself, and expectations are not more accurate than that."""
 
+EXACTNESS_SECONDS, PROBED_PART = 2.0, 0.6
+"""Traces of exact evaluations come from A⁻¹ as long as a stage takes no more than so many seconds, and hardly more than
+iterating; else they come from random columns if that takes less than this part of the time, since it costs a search at
+most p / 2k nats."""
+
+FACTOR_SECONDS = 3.0
+"""Conditioning is by a factor as long as that takes no more than so many seconds, whatever iterating would take: its
+error is rounding, and variances are triangular solves."""
+
+BLOCKS_ON_HOST = 4
+"""Blocks of n numbers for each column that the host holds where a device does the work: Y, weights, their copies."""
+
 LEAST_PATIENCE = 4
 """Evaluations by iteration before they are given up for exact ones."""
 
@@ -33,6 +45,7 @@ def planned(work: Workload, options: Options, resources: Resources) -> Plan:
     stages = tuple(planner.stage(size, first=number == 0, last=size == sizes[-1]) for number, size in enumerate(sizes))
     conditioning = planner.conditioning()
     planner.require_memory(max(*stages, conditioning, key=lambda stage: stage.bytes) if stages else conditioning)
+    planner.require_host_memory()
     return Plan(
         rows=work.rows,
         features=work.features,
@@ -139,20 +152,32 @@ class _Planner:
             asked, method, reason = Method.DIRECT, Method.DIRECT, "the criterion needs it"
         else:
             method, reason = self.chosen(rows, asked, last=last)
-        evaluations = self.expected.evaluations(method, first=first, last=last)
-        each = self.told.evaluation(rows, method)
-        return self._stage(rows, method, asked, reason, evaluations, each, learning=True)
+        columns = self.random_columns(rows, asked, last=last)
+        evaluations = self.expected.evaluations(method, first=first, last=last, columns=columns)
+        each = self.told.evaluation(rows, method, columns)
+        return self._stage(rows, method, asked, reason, evaluations, each, columns)
 
     def conditioning(self) -> Stage:
         """Return how the process is conditioned on all rows."""
-        rows = self.work.rows
-        method, reason = self.chosen(rows, self.options.method)
+        rows, asked = self.work.rows, self.options.method
+        method, reason = self.chosen(rows, asked)
+        if method is Method.ITERATIVE and asked is Method.AUTO and self.is_on_gpu:
+            method, reason = self._conditioned_once(rows)
         seconds = self.told.conditioning(rows, method)
-        return self._stage(rows, method, self.options.method, reason, 1.0, seconds, learning=False)
+        return self._stage(rows, method, asked, reason, 1.0, seconds)
 
     def _stage(
-        self, rows: int, method: Method, asked: Method, reason: str, evaluations: float, each: float, *, learning: bool
+        self,
+        rows: int,
+        method: Method,
+        asked: Method,
+        reason: str,
+        evaluations: float,
+        each: float,
+        columns: int | None = None,
     ) -> Stage:
+        """Return a stage of learning, or where no number of random ``columns`` is given the conditioning."""
+        learning, columns = columns is not None, columns or 0
         storage = self.expected.storage(rows) if method is Method.ITERATIVE else Storage.STORED
         return Stage(
             rows,
@@ -161,10 +186,11 @@ class _Planner:
             self.options.precision,
             evaluations,
             evaluations * each,
-            self.expected.bytes(rows, method, storage, learning=learning),
+            self.expected.bytes(rows, method, storage, learning=learning, columns=columns),
             reason,
             asked is method,
             self.patience(rows) if method is Method.ITERATIVE and learning else None,
+            columns,
         )
 
     # choices
@@ -173,15 +199,20 @@ class _Planner:
         """Return the method for so many rows, and why; on a part of the rows both take as many evaluations."""
         if asked is not Method.AUTO:
             return asked, "as asked"
+        columns = self._columns_that_decide(rows, last=last)
+        price = self.expected.learning if last else self.expected.evaluation
+        needed = self.expected.bytes(rows, Method.DIRECT, Storage.STORED, columns=columns)
+        return self.chosen_by(rows, lambda method: price(rows, method, columns), needed)
+
+    def chosen_by(self, rows: int, price: Callable[[Method], float], needed: int) -> tuple[Method, str]:
+        """Return the method for so many rows by the seconds of both and the bytes of the direct one, and why."""
         what = f"{rows * self.work.values} {'latent values' if self.work.values > 1 else 'rows'}"
         if self.work.noise is not None:
             what += f" with noise of {self.work.noise:.1g} of the signal"
-        needed = self.expected.bytes(rows, Method.DIRECT, Storage.STORED)
         if needed > self.resources.budget:
             budget = in_bytes(self.resources.budget)
             return Method.ITERATIVE, f"factorising K takes {in_bytes(needed)}, the memory is {budget}"
-        price = self.expected.learning if last else self.expected.evaluation
-        exact, estimated = (price(rows, method) for method in (Method.DIRECT, Method.ITERATIVE))
+        exact, estimated = price(Method.DIRECT), price(Method.ITERATIVE)
         alone = "" if self.resources.workers is None else " on this machine alone"
         if exact <= NEAR_TIE * estimated:
             return Method.DIRECT, f"{what}: factorising K costs hardly more than iterating, and is exact"
@@ -190,10 +221,55 @@ class _Planner:
             f"{what}: iterating takes about {in_time(estimated)}, factorising {in_time(exact)}{alone}",
         )
 
+    def random_columns(self, rows: int, asked: Method, *, last: bool) -> int:
+        """Return from how many random columns exact evaluations take their traces; 0 if from A⁻¹.
+
+        That is from A⁻¹ where it is soon made, and where the direct method was asked for and A⁻¹ fits the memory.
+        """
+        k = self.resources.pricing.sizes.trace_columns
+        if self.work.family is Family.LAPLACE or self.work.needs_inverse:
+            return 0
+        fits = self.expected.bytes(rows, Method.DIRECT, Storage.STORED) <= self.resources.budget
+        if fits and asked is Method.DIRECT:
+            return 0
+
+        def seconds(method: Method, columns: int = 0) -> float:
+            count = self.expected.evaluations(method, first=False, last=last, columns=columns)
+            return count * self.expected.evaluation(rows, method, columns)
+
+        exact, affordable = seconds(Method.DIRECT), NEAR_TIE * seconds(Method.ITERATIVE)
+        if fits and (exact <= min(EXACTNESS_SECONDS, affordable) or seconds(Method.DIRECT, k) > PROBED_PART * exact):
+            return 0
+        return k
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether the work is done on a device with a memory of its own."""
+        return self.resources.device_memory is not None
+
+    def _columns_that_decide(self, rows: int, *, last: bool) -> int:
+        """Return with how many random columns the price of exact evaluations is compared with that of iterating.
+
+        On a CPU it is that of exact gradients: with random columns a search may take several times the evaluations
+        (elevators, 5,000 rows: 274 where 62 were expected), so that they are taken only where A⁻¹ would be, too.
+        """
+        return self.random_columns(rows, Method.AUTO, last=last) if self.is_on_gpu else 0
+
     def patience(self, rows: int) -> int:
         """Return after how many evaluations by iteration exact ones would have cost no more."""
-        exact, each = self.expected.learning(rows, Method.DIRECT), self.expected.evaluation(rows, Method.ITERATIVE)
-        return max(LEAST_PATIENCE, math.ceil(exact / each))
+        exact = self.expected.learning(rows, Method.DIRECT, self._columns_that_decide(rows, last=True))
+        return max(LEAST_PATIENCE, math.ceil(exact / self.expected.evaluation(rows, Method.ITERATIVE)))
+
+    def _conditioned_once(self, rows: int) -> tuple[Method, str]:
+        """Return the method of conditioning, and why, for rows of which learning is not worth many factors."""
+        needed, exact = self._factor_bytes(rows), self.expected.conditioning(rows, Method.DIRECT)
+        if needed <= self.resources.budget and exact <= FACTOR_SECONDS:
+            return Method.DIRECT, f"one factor of {rows:,} rows takes {in_time(exact)}, is exact, and predicts"
+        return self.chosen_by(rows, lambda method: self.expected.conditioning(rows, method), needed)
+
+    def _factor_bytes(self, rows: int) -> int:
+        """Return the bytes of conditioning by a factor of A."""
+        return self.expected.bytes(rows, Method.DIRECT, Storage.STORED, learning=False)
 
     def most_rows_in_memory(self) -> int:
         """Return the rows up to which an exact evaluation fits the memory."""
@@ -208,6 +284,17 @@ class _Planner:
         """Return the largest number of rows for which a condition holds that holds for fewer, too; at least 1."""
         sizes = range(1, self.work.rows + 1)
         return max(bisect_left(sizes, True, key=lambda rows: not holds(rows)), 1)
+
+    def require_host_memory(self) -> None:
+        """Raise if the host cannot hold the data that a device works on: X as it was given, Y and the weights."""
+        work = self.work
+        needed = 8 * work.rows * (work.features + BLOCKS_ON_HOST * work.columns * work.values)
+        if self.resources.device_memory is not None and needed > self.resources.memory:
+            memory = in_bytes(self.resources.memory)
+            raise MemoryBudgetExceeded(
+                f"the data of {work.rows} rows need {in_bytes(needed)} on the host, but the memory is {memory}; use "
+                f"fewer rows or memory='{math.ceil(1.05 * needed / 1e6)}MB'"
+            )
 
     def require_memory(self, stage: Stage) -> None:
         """Raise before anything is allocated if a stage does not fit, naming what would do."""

@@ -9,7 +9,7 @@ from kernelcg.backends import Backend, passed_over
 from kernelcg.backends.base import COPIES
 from kernelcg.backends.memory import total_memory
 from kernelcg.planning.costs import Pricing
-from kernelcg.planning.plan import Family, Method, Precision
+from kernelcg.planning.plan import Family, Method, Precision, budget_where_data_are
 from kernelcg.planning.workers import Workers
 
 
@@ -24,6 +24,7 @@ class Workload:
     parameters : hyperparameters that are learned; 0 if none is
     in_stages : whether learning begins with a part of the rows
     exact_only : whether the criterion can only be computed by factorisation, on as many rows as that allows
+    needs_inverse : whether exact evaluations need A⁻¹, and cannot take their traces from random columns
     systems : matrices A that are worked with one after the other and kept: outputs with noise of their own
     noise : variance of the noise relative to that of the process, where a part of the rows has shown it
     """
@@ -36,6 +37,7 @@ class Workload:
     parameters: int = 10
     in_stages: bool = True
     exact_only: bool = False
+    needs_inverse: bool = False
     systems: int = 1
     noise: float | None = None
 
@@ -76,7 +78,7 @@ class Resources:
     @property
     def budget(self) -> int:
         """Return the bytes that may be allocated where the data are."""
-        return self.memory if self.device_memory is None else min(self.memory, self.device_memory)
+        return budget_where_data_are(self.memory, self.device_memory)
 
 
 @dataclass(frozen=True)

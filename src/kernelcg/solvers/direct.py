@@ -77,6 +77,12 @@ class CholeskyFactor:
         solve_from_the_left(self.L, Z)
         return Z
 
+    def unwhiten(self, R: Tensor) -> Tensor:
+        """Return L⁻ᵀ R: the columns have P⁻¹ as covariance if those of R have the identity. Allocates n k numbers."""
+        Z = R.clone(memory_format=torch.contiguous_format)
+        solve_from_the_left(self.L.mT, Z, upper=True)
+        return Z
+
     def solve(self, R: Tensor) -> Tensor:
         """Return P⁻¹ R. Allocates n k numbers, and up to `IN_PLACE_ROWS` rows a copy of L."""
         if not self.in_place:

@@ -163,12 +163,27 @@ class Regression:
         object.__setattr__(changed, "stored", storage is Storage.STORED)
         return changed
 
-    def workload(self, *, parameters: int | None = None, in_stages: bool = True, exact_only: bool = False) -> Workload:
+    def workload(
+        self,
+        *,
+        parameters: int | None = None,
+        in_stages: bool = True,
+        exact_only: bool = False,
+        needs_inverse: bool = False,
+    ) -> Workload:
         """Return the size of the problem for a plan; without ``parameters`` the usual number of them is learned."""
         n, d = self.X.shape
         columns = self.Y.shape[1] + self.H.shape[1]
         learned = d + 2 if parameters is None else parameters
-        return Workload(n, d, columns, parameters=learned, in_stages=in_stages, exact_only=exact_only)
+        return Workload(
+            n,
+            d,
+            columns,
+            parameters=learned,
+            in_stages=in_stages,
+            exact_only=exact_only,
+            needs_inverse=exact_only or needs_inverse,
+        )
 
     def subset(self, rows: Tensor) -> Self:
         """Return the problem on some of the rows."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from kernelcg.events import Listener
 from kernelcg.inference.gaussian.cross_validation import iterative_cross_validation
 from kernelcg.inference.gaussian.drift import MeanKind
-from kernelcg.inference.gaussian.likelihood_by_cholesky import CRITERIA, CriterionName, direct_estimate
+from kernelcg.inference.gaussian.likelihood_by_cholesky import CRITERIA, CriterionName, direct_estimate, signs_for
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics, Trail, iterative_estimate
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.learning.criterion_value import CriterionValue
@@ -80,14 +80,20 @@ class Objective(PlannedCriterion):
     ) -> tuple[CriterionValue, Trail | None]:
         """Return value and gradient, and what helps the next evaluation; the exact method gives all it can anyway."""
         if self.is_direct:
-            return direct_estimate(self.problem, gp, self.criterion), None
+            k = self.random_columns
+            signs = signs_for(self.problem, k, self.numerics.seed) if k else None
+            return direct_estimate(self.problem, gp, self.criterion, signs, errors=errors), None
         if self.criterion != CriterionName.MARGINAL_LIKELIHOOD:
             return iterative_cross_validation(self.problem, gp, self.numerics, trail, callback)
         return iterative_estimate(self.problem, gp, self.numerics, trail, value=value, errors=errors, callback=callback)
 
     def _planned(self) -> Plan:
         problem, numerics = self.problem, self.numerics
-        work = problem.workload(in_stages=self.learns_in_stages, exact_only=self.criterion == CriterionName.LOO)
+        work = problem.workload(
+            in_stages=self.learns_in_stages,
+            exact_only=self.criterion == CriterionName.LOO,
+            needs_inverse=self.criterion != CriterionName.MARGINAL_LIKELIHOOD,
+        )
         options = Options(method_named(self.method), probes=numerics.probes, seed=numerics.seed)
         return planned(work, options, Resources.of(problem.backend, problem.X.device, problem.pricing))
 

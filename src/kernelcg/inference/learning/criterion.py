@@ -18,6 +18,10 @@ from kernelcg.parameters import Parametric
 from kernelcg.planning import Method, Plan
 from kernelcg.solvers import Status
 
+NOISY_GAIN = 1.0
+"""Loss in nats that a step along a gradient from random columns may bring near the maximum, in units of p / k for p
+hyperparameters and k columns: twice the mean, p / 2k, of the whole loss that such a gradient causes."""
+
 
 class Criterion(Protocol):
     """A function of the hyperparameters that learning maximises, such as `Objective` and `LaplaceObjective`."""
@@ -33,6 +37,10 @@ class Criterion(Protocol):
     @property
     def is_direct(self) -> bool:
         """Whether it is exact."""
+
+    @property
+    def random_columns(self) -> int:
+        """Return how many random columns a gradient rests on; 0 where it is exact."""
 
     @property
     def measures_noise(self) -> bool:
@@ -138,6 +146,11 @@ class Search:
         return self.clamped(self.gp.log_parameters().detach())
 
     @property
+    def free(self) -> int:
+        """Return how many hyperparameters are learned."""
+        return int((self.lower < self.upper).sum())
+
+    @property
     def seconds(self) -> float:
         """Return the time since it began."""
         return time.perf_counter() - self.began
@@ -181,7 +194,8 @@ class Search:
         tell(self.callback, EventKind.EVALUATION, seen, self.began)
         failed = estimate.status is not Status.CONVERGED
         information = self.information(gp, estimate)
-        return Point(theta, value, 0.0, gradient, trail, failed, estimate.needed_a_factor, information)
+        error = NOISY_GAIN * self.free / objective.random_columns if objective.random_columns else 0.0
+        return Point(theta, value, error, gradient, trail, failed, estimate.needed_a_factor, information)
 
     def noise(self, objective: Criterion, point: Point[Any]) -> Tensor:
         """Return the standard errors of the gradient; 0 for what is not learned."""

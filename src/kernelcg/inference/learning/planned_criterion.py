@@ -30,6 +30,11 @@ class PlannedCriterion(ABC):
         return self.stage.method is Method.DIRECT
 
     @property
+    def random_columns(self) -> int:
+        """Return how many random columns a gradient rests on; 0 where it is exact."""
+        return self.stage.random_columns if self.is_direct else self.numerics.probes
+
+    @property
     def stage_rows(self) -> tuple[int, ...]:
         """Return the rows of the parts on which it is learned, one after the other."""
         return tuple(stage.rows for stage in self.plan.stages)

@@ -192,8 +192,8 @@ class Staged:
 
     def _rule(self, at: StagedState) -> Rule:
         objective, search, stage = self.objective(at), self.search, at.stage
-        free = int((search.lower < search.upper).sum())
-        tolerance = EXACT_GAIN if objective.is_direct else NOISE_GAIN * free / (2 * objective.numerics.probes)
+        columns = objective.random_columns
+        tolerance = NOISE_GAIN * search.free / (2 * columns) if columns else EXACT_GAIN
         if stage + 1 < len(self.objectives):
             tolerance = max(STAGE_GAIN, tolerance)
         return Rule(search.lower, self._upper(stage), tolerance, self.max_steps, self.coordinates)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from kernelcg.events import Listener
-from kernelcg.inference.gaussian.likelihood_by_cholesky import direct_estimate
+from kernelcg.inference.gaussian.likelihood_by_cholesky import direct_estimate, signs_for
 from kernelcg.inference.gaussian.likelihood_by_pcg import Numerics, Trail, iterative_estimate
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.gaussian.objective import relative_noise
@@ -95,9 +95,11 @@ class OutputsObjective(PlannedCriterion):
         callback: Listener | None,
     ) -> Callable[[GaussianProcess], tuple[CriterionValue, Trail | None]]:
         """Return how output j is evaluated: as planned for all rows, or exactly where that is planned for as few."""
-        if self.is_direct or self.plan.stage(len(problem)).method is Method.DIRECT:
-            return lambda gp: (direct_estimate(problem, gp), None)
         own = numerics_of(self.numerics, j)
+        if self.is_direct or self.plan.stage(len(problem)).method is Method.DIRECT:
+            k = self.stage.random_columns
+            signs = signs_for(problem, k, own.seed) if k else None
+            return lambda gp: (direct_estimate(problem, gp, signs=signs, errors=errors), None)
         return lambda gp: iterative_estimate(problem, gp, own, trail, value=value, errors=errors, callback=callback)
 
 
