@@ -14,7 +14,7 @@ from kernelcg.backends.rounding import rounded_columns, rounded_pairs
 from kernelcg.backends.sets import SETS, CodedSets, code_of, sets_matrix
 from kernelcg.kernels import RBF, Kernel, Matern, MinMax, Tanimoto
 from kernelcg.kernels.stationary import per_feature
-from kernelcg.threads import allowed
+from kernelcg.threads import allowed, working
 
 _native: Any
 try:
@@ -206,21 +206,23 @@ class NativeMatrix(KernelMatrix):
 
     # products
 
-    @on_own_threads
     def _product(self, V: Tensor, dtype: torch.dtype, points: Tensor | None = None) -> Tensor:
         """Return K V, or K(points, X) V if there are points, a few columns at a time."""
-        n, symmetric = len(self) if points is None else len(points), points is None
-        threads, chunks = self._chunks(_native.workspace_bytes, n, len(self), V.shape[1], dtype, symmetric=symmetric)
-        A, B = self._panels(dtype), None
-        if points is not None:
-            A, B = self._packed(points.detach().double() - self.points.centre, dtype), A
-        columns, scale = rounded_columns(V, dtype)
-        result = torch.empty(A.rows, V.shape[1], dtype=torch.float64)
-        for some in chunks:
-            out = torch.empty(A.rows, some.stop - some.start, dtype=torch.float64)
-            _native.product(A, B, columns[:, some].contiguous(), out, self.profile, *self.native.how(threads))
-            result[:, some] = out
-        return result.mul_(scale * self.variance).to(V.dtype)
+        with working(self.backend.threads):  # no decorator, to keep the walk of a fit short
+            n, symmetric = len(self) if points is None else len(points), points is None
+            threads, chunks = self._chunks(
+                _native.workspace_bytes, n, len(self), V.shape[1], dtype, symmetric=symmetric
+            )
+            A, B = self._panels(dtype), None
+            if points is not None:
+                A, B = self._packed(points.detach().double() - self.points.centre, dtype), A
+            columns, scale = rounded_columns(V, dtype)
+            result = torch.empty(A.rows, V.shape[1], dtype=torch.float64)
+            for some in chunks:
+                out = torch.empty(A.rows, some.stop - some.start, dtype=torch.float64)
+                _native.product(A, B, columns[:, some].contiguous(), out, self.profile, *self.native.how(threads))
+                result[:, some] = out
+            return result.mul_(scale * self.variance).to(V.dtype)
 
     def _cross(self, points: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
         return self._product(V, dtype, points)
