@@ -55,7 +55,7 @@ def compiled(shape, capability):
         "P": power_of_two(2 * shape.features + 1, 16),
         "CHUNK": power_of_two(used, 1),
         "USED": used,
-        "SHIFT": float(CORRELATION_SHIFT) if shape.columns > 1 and not wide else 0.0,
+        "SCALE": 2.0**CORRELATION_SHIFT if shape.columns > 1 and not wide else 1.0,
         "BM": shape.tile.rows,
         "BN": shape.tile.columns,
         "PROFILE": shape.profile,

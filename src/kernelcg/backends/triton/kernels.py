@@ -32,13 +32,16 @@ UNROLLED = tl.constexpr(32)
 
 
 @triton.jit
-def correlation(q, SHIFT: tl.constexpr, PROFILE: tl.constexpr):
-    """Return 2^SHIFT times the correlation: 0 is the RBF, 1, 2, 3 are Matérn 1/2, 3/2, 5/2."""
+def correlation(q, SCALE: tl.constexpr, PROFILE: tl.constexpr):
+    """Return SCALE times the correlation: 0 is the RBF, 1, 2, 3 are Matérn 1/2, 3/2, 5/2.
+
+    A power of two multiplies without rounding; added to the exponent it would take digits from it.
+    """
     if PROFILE == 0:
-        k = tl.exp2(SHIFT - q)
+        k = tl.exp2(-q) * SCALE
     else:
         r = tl.sqrt(q)
-        e = tl.exp2(SHIFT - r * LOG2E)
+        e = tl.exp2(-r * LOG2E) * SCALE
         if PROFILE == 1:
             k = e
         elif PROFILE == 2:
@@ -49,17 +52,17 @@ def correlation(q, SHIFT: tl.constexpr, PROFILE: tl.constexpr):
 
 
 @triton.jit
-def correlation_and_slope(q, SHIFT: tl.constexpr, PROFILE: tl.constexpr):
-    """Return the same and 2^SHIFT times what (x_r − y_r)² is multiplied by for ∂k/∂log l_r.
+def correlation_and_slope(q, SCALE: tl.constexpr, PROFILE: tl.constexpr):
+    """Return the same and SCALE times what (x_r − y_r)² is multiplied by for ∂k/∂log l_r.
 
     A factor 2 ln 2 of the slope of the RBF is left out.
     """
     if PROFILE == 0:
-        k = tl.exp2(SHIFT - q)
+        k = tl.exp2(-q) * SCALE
         slope = k
     else:
         r = tl.sqrt(q)
-        e = tl.exp2(SHIFT - r * LOG2E)
+        e = tl.exp2(-r * LOG2E) * SCALE
         if PROFILE == 1:
             k = e
             slope = tl.where(q > 0.0, e / tl.where(q > 0.0, r, 1.0), 0.0)
@@ -122,13 +125,17 @@ def fixed_squares(
 
 @triton.jit
 def add_split(k, V, j, total, T: tl.constexpr):
-    """Return total + k V for k (BM, BN) and the rows j of columns V (n, 2 T) in halves."""
+    """Return total + k V for k (BM, BN) and the rows j of columns V (n, 2 T) in halves.
+
+    Tensor cores cut off what an addition leaves beyond their digits, always towards zero, so that a long sum in them
+    loses more the longer it is. They sum one tile; tiles are added up in float32, which rounds.
+    """
     high_k = k.to(tl.float16)
     low_k = (k - high_k.to(tl.float32)).to(tl.float16)
     high_v, low_v = halves(V, j, 0, T, T)
-    total = tl.dot(low_k, high_v, total)
-    total = tl.dot(high_k, low_v, total)
-    return tl.dot(high_k, high_v, total)
+    tile = tl.dot(low_k, high_v)
+    tile = tl.dot(high_k, low_v, tile)
+    return total + tl.dot(high_k, high_v, tile)
 
 
 @triton.jit
@@ -145,14 +152,14 @@ def product(
     D: tl.constexpr,
     STEP: tl.constexpr,
     T: tl.constexpr,
-    SHIFT: tl.constexpr,
+    SCALE: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     PROFILE: tl.constexpr,
     FIXED: tl.constexpr,
     F64: tl.constexpr,
 ):
-    """Write to out (parts, rows of this launch, T) the sums 2^SHIFT Σ_j k(x_i, y_j) v_j over each part of the columns.
+    """Write to out (parts, rows of this launch, T) the sums SCALE Σ_j k(x_i, y_j) v_j over each part of the columns.
 
     One program sums one block of rows over one part, in the order of the columns.
     """
@@ -178,7 +185,7 @@ def product(
                 q = tl.maximum(q, 0.0)
         else:
             q = direct_squares(A, B, i, j, rows, columns, D, BM, BN, F64)
-        k = correlation(q, SHIFT, PROFILE)
+        k = correlation(q, SCALE, PROFILE)
         if T == 1:
             total += tl.sum(k * tl.load(V + j)[None, :], axis=1)
         elif F64:
@@ -258,7 +265,7 @@ def gradient(
             given = tl.load(weights + i.to(tl.int64)[:, None] * n + j[None, :], mask=inside, other=0.0)
             w += (given * tl.load(weights_factor)).to(w.dtype)
         q = direct_squares(A, B, i, j, rows, columns, D, BM, BN, F64)
-        k, slope = correlation_and_slope(q, 0.0, PROFILE)
+        k, slope = correlation_and_slope(q, 1.0, PROFILE)
         values += tl.sum(w * k, axis=1)
         w = w * slope
         if USED == 0:
@@ -292,12 +299,12 @@ def moments(
     STEP: tl.constexpr,
     T: tl.constexpr,
     P: tl.constexpr,
-    SHIFT: tl.constexpr,
+    SCALE: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     PROFILE: tl.constexpr,
 ):
-    """Write to out (parts, rows of this launch, P) 2^SHIFT Σ_j w_ij slope_ij p_j, to values_out Σ_j w_ij k_ij likewise.
+    """Write to out (parts, rows of this launch, P) SCALE Σ_j w_ij slope_ij p_j, to values_out Σ_j w_ij k_ij likewise.
 
     w_ij = pair_unit left_i · right_j is at most 1 in size; ``powers`` p (columns, 2 P) in halves hold 1, y_r and y_r²,
     of which a gradient for all lengthscales is made: (x_r − y_r)² = x_r² − 2 x_r y_r + y_r².
@@ -321,7 +328,7 @@ def moments(
         q = fixed_squares(A, B, i, j, high_i, low_i, unit, D, STEP, BM, BN)
         if PROFILE != 0:
             q = tl.maximum(q, 0.0)
-        k, slope = correlation_and_slope(q, SHIFT, PROFILE)
+        k, slope = correlation_and_slope(q, SCALE, PROFILE)
         values += tl.sum(w * k, axis=1)
         total = add_split(w * slope, powers, j, total, P)
     row = part.to(tl.int64) * tl.num_programs(0) * BM + own
@@ -348,6 +355,6 @@ def block(
     """Write the entries σ² k(x_i, y_j) of an (n, m) block."""
     i = tl.program_id(0) * BM + tl.arange(0, BM)
     j = tl.program_id(1) * BN + tl.arange(0, BN)
-    k = correlation(direct_squares(A, B, i, j, rows, columns, D, BM, BN, F64), 0.0, PROFILE)
+    k = correlation(direct_squares(A, B, i, j, rows, columns, D, BM, BN, F64), 1.0, PROFILE)
     inside = (i < n)[:, None] & (j < m)[None, :]
     tl.store(out + i.to(tl.int64)[:, None] * m + j[None, :], k * tl.load(variance), mask=inside)

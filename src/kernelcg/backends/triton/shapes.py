@@ -69,7 +69,7 @@ def tile_for(work: str, dtype: torch.dtype, columns: int, *, fixed: bool) -> Til
     if work == "block":
         return Tile(32, 64)
     if work == "moments":
-        return Tile(64, 64)
+        return Tile(64, 64) if columns <= 64 else Tile(64, 32)
     if work.startswith("gradient"):
         return Tile(32, 16) if wide else Tile(32, 32)
     if wide:
