@@ -2,12 +2,14 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from kernelcg import backends
 from kernelcg.planning import profile as module
+from kernelcg.planning.costs import EFFICIENCY, Pricing
 from kernelcg.planning.profile import TYPICAL, Profile, calibrated, coarse, current
 from kernelcg.planning.store import CACHE
 
@@ -61,6 +63,16 @@ def test_rounding_is_within_a_tenth_and_forgives_noise(value):
 def test_costs_of_pairs_add_up():
     assert TYPICAL.double(9, 16) == pytest.approx(1.2e-10 + 9e-11 + 32e-11)
     assert TYPICAL.pair(torch.float32) is TYPICAL.single
+
+
+def test_neighbourhoods_have_a_rate_of_their_own_where_it_was_measured():
+    """On a GPU small factorisations are far from the speed of large ones; a CPU has one rate for both."""
+    slow = replace(TYPICAL, local=1e6)
+    assert Profile.from_json(slow.to_json()) == slow
+    work = 5000 * 61**2 * 160
+    usual, own = (Pricing(profile).costs(5000, 8, 9, torch.float64) for profile in (TYPICAL, slow))
+    more = work / 1e6 - work / (EFFICIENCY * usual.flops)
+    assert own.local(100, 60) - usual.local(100, 60) == pytest.approx(more)
 
 
 @pytest.fixture

@@ -69,6 +69,8 @@ class Costs:
     """Numbers a second that a product of a tall matrix with k columns reads."""
     rounded: bool = False
     """Whether low-rank factors beside a diagonal are stored in float32."""
+    local_speed: float | None = None
+    """Multiply-adds a second where neighbourhoods are factored; None: as in other factorisations."""
 
     def low_rank(self, m: int, *, beside_neighbours: bool = False) -> float:
         """Return the time to make a randomly pivoted Cholesky factor of rank m and its Woodbury form.
@@ -84,7 +86,8 @@ class Costs:
         """Return the time to find q neighbours of every point and to factor the remainder on them."""
         tree, pairs = NEIGHBOUR_SECONDS * self.n * q * math.log2(self.n + 1), PAIR_OPERATIONS * self.n**2 / self.flops
         search = min(tree, pairs)
-        return search + self.n * (q + 1) ** 2 * (m + q) / (EFFICIENCY * self.flops)
+        speed = EFFICIENCY * self.flops if self.local_speed is None else self.local_speed
+        return search + self.n * (q + 1) ** 2 * (m + q) / speed
 
     def iteration(self, m: int, q: int) -> float:
         """Return the time of one iteration with a preconditioner of rank m and q neighbours."""
@@ -120,4 +123,4 @@ class Pricing:
         profile = self.profile
         product = stored_product(profile, n, k) if stored else self.price.product(profile, n, d, k, precision)
         rounded = precision == torch.float32
-        return Costs(n, k, product + profile.step, 2 * profile.multiply, profile.stream, rounded)
+        return Costs(n, k, product + profile.step, 2 * profile.multiply, profile.stream, rounded, profile.local)

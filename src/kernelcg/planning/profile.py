@@ -31,6 +31,9 @@ SQUARE, SQUARE_ON_GPU = 768, 4096
 TALL = 2**16
 """Rows of the tall matrix whose product with a few columns shows the speed of memory."""
 
+NEIGHBOURS = 60
+"""Of every row, in the neighbourhoods that are factored."""
+
 REPEATS = 8
 """Times that a piece of work is timed; the least counts. On a machine that others use some of the times are theirs."""
 
@@ -63,6 +66,8 @@ class Profile:
     stream : numbers a second that a product of a tall matrix with a few columns reads
     step : seconds of Python in one iteration of a solver
     double, single : of an entry of a Matérn kernel in a product in float64 and in float32
+    local : multiply-adds a second where many neighbourhoods are factored at once; None where these are a part of those
+        of large factorisations, as on a CPU
     """
 
     machine: str
@@ -72,6 +77,7 @@ class Profile:
     step: float
     double: PairSeconds
     single: PairSeconds
+    local: float | None = None
 
     def pair(self, precision: torch.dtype) -> PairSeconds:
         """Return the cost of an entry in this precision."""
@@ -89,6 +95,7 @@ class Profile:
             double, single = (PairSeconds(**values.pop(name)) for name in ("double", "single"))
             found = cls(**values, double=double, single=single)
             numbers = [found.multiply, found.factorise, found.stream, found.step, *_numbers(found)]
+            numbers += [] if found.local is None else [found.local]
             if not all(math.isfinite(number) and number > 0 for number in numbers):
                 raise ValueError("its rates are not positive numbers")
         except (TypeError, KeyError, AttributeError) as error:
@@ -172,6 +179,7 @@ def calibrated(
             step=TYPICAL.step,
             double=_pairs(backend, n, like, torch.float64, seconds),
             single=_pairs(backend, n, like, torch.float32, seconds),
+            local=_local(backend, n, like, seconds) if on_gpu else None,
         )
 
 
@@ -192,6 +200,16 @@ def _pairs(
     column = max((broad - narrow) / (wide - 1), 1e-3 * narrow)
     base = max(narrow - few * feature - column, 0.1 * narrow)
     return PairSeconds(coarse(base), coarse(feature), coarse(column))
+
+
+def _local(backend: Backend, n: int, like: Tensor, seconds: Callable[[Callable[[], Tensor]], float]) -> float:
+    """Return the multiply-adds a second with which neighbourhoods are factored."""
+    points = torch.linspace(0, 1, 8 * n).reshape(n, 8).to(like)
+    K = backend.bind(Matern(torch.ones(8, dtype=torch.float64)), points)
+    neighbours = torch.arange(n, device=like.device)[:, None] - torch.arange(1, NEIGHBOURS + 1, device=like.device)
+    neighbours, diagonal = neighbours.clamp_min(-1), torch.ones(n).to(like)
+    work = n * NEIGHBOURS * (NEIGHBOURS + 1) ** 2
+    return coarse(work / seconds(lambda: K.local_factors(neighbours, None, None, diagonal)))
 
 
 def best_of(
