@@ -202,7 +202,7 @@ class SparseInverse(Factored):
         self.pivots, self.order = values[:, -1].clone(), order
         by_torch = values.device.type != "cpu" if by_torch is None else by_torch
         self.G, self.GT = (sparse_and_transpose if by_torch else _sparse_by_scipy)(columns, values)
-        self.triangle = Triangle.of(columns[:, :-1], values) if by_torch else None
+        self.rows = (columns[:, :-1], values) if by_torch else None
 
     def __len__(self) -> int:
         return len(self.order)
@@ -214,8 +214,8 @@ class SparseInverse(Factored):
         return self.GT @ R
 
     def color(self, Z: Tensor) -> Tensor:
-        if self.triangle is not None:
-            return self.triangle.solve(Z)
+        if self.rows is not None:
+            return Triangle.of(*self.rows).solve(Z)
         order = self.order.numpy()
         triangle = _scipy_csr(self.G)[order][:, order].tocsr()
         R = np.empty(Z.shape)
@@ -226,7 +226,7 @@ class SparseInverse(Factored):
         return -2 * self.pivots.log().sum()
 
     def inverse_diagonal(self) -> Tensor:
-        if self.triangle is not None:
+        if self.rows is not None:
             GT = self.GT
             squares = csr_tensor(GT.crow_indices(), GT.col_indices(), GT.values().square(), (len(self), len(self)))
             return squares @ torch.ones_like(self.pivots)
@@ -239,7 +239,7 @@ class SparseInverse(Factored):
 
     @property
     def numbers(self) -> int:
-        of_triangle = 0 if self.triangle is None else 2 * self.triangle.values.numel()
+        of_triangle = 0 if self.rows is None else 2 * self.rows[1].numel()
         return 2 * self.G.values().numel() + len(self.pivots) + of_triangle
 
 

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Self, cast
 
 import torch
 from torch import Generator, Tensor
@@ -187,13 +187,14 @@ def iterative_estimate(
             break
     solved_Y, solved_H, U = report.solution.split([c, b, k], dim=1)
     beta, a = generalised_least_squares(problem.H, solved_Y, solved_H)
-    traces = Traces(A.with_precision(torch.float64), probes, gp.noise.variance.item(), U)
-    gradient = 0.5 * traces.pairs(a, a) - 0.5 * c * traces.mean(slice(None))
+    exact = A.with_precision(torch.float64)
+    traces = Traces(exact, probes, gp.noise.variance.item(), U)
+    gradient = traces.gradient(a)
     unknown = torch.full_like(gradient, math.nan)
     error = 0.5 * c * traces.standard_error() if errors else unknown
     estimate = CriterionValue(math.nan, gradient, math.nan, error, math.nan, math.nan, report.status, report)
     if value:
-        bound = probes.bound or LowerBound.of(traces.A, child(seeded(numerics.seed), "pivots"), sizes=sizes)
+        bound = probes.bound or LowerBound.of(exact, child(seeded(numerics.seed), "pivots"), sizes=sizes)
         estimate = with_value(estimate, problem, gp, a, beta, bound, numerics)
     return estimate, after
 
@@ -291,25 +292,30 @@ class Traces:
         """Return the control variate P."""
         return self.probes.bound
 
-    def mean(self, probes: slice) -> Tensor:
-        """Return the estimate from some of the probes."""
-        sampled = self._sampled(probes)
+    def gradient(self, a: Tensor) -> Tensor:
+        """Return ½ Σ_c a_cᵀ ∂A a_c − ½ c tr(A⁻¹ ∂A), both in one pass over the matrix."""
+        Z, half = self.probes.Z, 0.5 * a.shape[1]
+        share = -half / Z.shape[1]
+        found = self.pairs(torch.cat([0.5 * a, share * self.U], dim=1), torch.cat([a, Z], dim=1))
         if self.bound is None:
-            return sampled
-        return sampled + torch.cat([self.bound.trace_gradient(), self._by_noise(self.bound.trace_of_inverse())])
+            return found
+        exact = torch.cat([self.bound.trace_gradient(), self._by_noise(self.bound.trace_of_inverse())])
+        return found - half * (exact - self._by_bound(Z))
 
     def standard_error(self) -> Tensor:
-        """Return the standard error of the mean over all probes; NaN for one."""
+        """Return the standard error of tr(A⁻¹ ∂A) over all probes; NaN for one."""
         return standard_error([self._sampled(some) for some in groups(self.U.shape[1])])
 
     def _sampled(self, probes: slice) -> Tensor:
         """Return the part that varies from probe to probe."""
         U, Z = self.U[:, probes], self.probes.Z[:, probes]
         sampled = self.pairs(U / Z.shape[1], Z)
-        if self.bound is None:
-            return sampled
-        scaled = Z / Z.shape[1]
-        return sampled - torch.cat([self.bound.gradient(scaled, Z), self._by_noise((scaled * Z).sum())])
+        return sampled if self.bound is None else sampled - self._by_bound(Z)
+
+    def _by_bound(self, Z: Tensor) -> Tensor:
+        """Return the mean of zᵀ ∂P z."""
+        bound, scaled = cast(LowerBound, self.bound), Z / Z.shape[1]
+        return torch.cat([bound.gradient(scaled, Z), self._by_noise((scaled * Z).sum())])
 
     def pairs(self, left: Tensor, right: Tensor) -> Tensor:
         """Return Σ_j left_jᵀ ∂A right_j."""
