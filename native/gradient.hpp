@@ -9,7 +9,7 @@
 
 #include <cstring>
 
-#include "blocking.hpp"
+#include "near_panels.hpp"
 
 namespace kernelcg {
 namespace KERNELCG_VARIANT {
@@ -38,6 +38,7 @@ template <class T>
 struct GradientBuffers {
     Panels<T> left, right;
     double* totals;  // [block][output]
+    NearPanels<T> near;
     int64_t scratch_bytes;
     char* scratch;
 
@@ -45,6 +46,7 @@ struct GradientBuffers {
         : left(carver, b.size.rows, b.size.vectors),
           right(carver, b.size.columns, b.size.vectors),
           totals(carver.take<double>(b.blocks * most_outputs(b))),
+          near(carver, b),
           scratch_bytes(bytes_of<GradientScratch<T>>(b)),
           scratch(carver.take<char>(scratch_bytes * b.workers)) {}
 
@@ -122,11 +124,14 @@ public:
         const Range rows = rows_of_block(blocking_, block);
         double* const totals = buffers_.totals + block * most_outputs(blocking_);
         std::memset(totals, 0, sizeof(double) * size_t(outputs_));
-        for_each_chunk<T>(blocking_, rows, [&](int64_t, Range chunk) {
+        for_each_chunk<T>(blocking_, rows, [&](int64_t chunk, Range all) {
+            if (!buffers_.near.has_any(block, chunk)) return;
             std::memset(scratch_.sums, 0, sizeof(T) * size_t(outputs_ * kLanes<T>));
-            for_each_strip<T>(blocking_, rows, chunk, [&](int64_t row, Range panels, bool on_diagonal) {
-                for (int64_t panel = panels.begin; panel < panels.end; ++panel)
-                    process_tile(row, panel, on_diagonal && panel == panels.begin);
+            for_each_strip<T>(blocking_, rows, all, [&](int64_t row, Range panels, bool on_diagonal) {
+                buffers_.near.for_each_run(row, panels, [&](Range run) {
+                    for (int64_t panel = run.begin; panel < run.end; ++panel)
+                        process_tile(row, panel, on_diagonal && panel == panels.begin);
+                });
             });
             for (int64_t k = 0; k < outputs_; ++k)
                 totals[k] += sum_of_lanes<T>(load(scratch_.sums + k * kLanes<T>));
@@ -230,7 +235,9 @@ void gradient(const GradientArguments<T>& arguments) {
     const Blocking blocking = make_blocking<T>(size);
     const Allocation allocation(bytes_of<GradientBuffers<T>>(blocking));
     Carver carver(allocation.memory());
-    const GradientBuffers<T> buffers(carver, blocking);
+    GradientBuffers<T> buffers(carver, blocking);
+    if (arguments.local)
+        buffers.near.enclose(blocking, packed(arguments.x), packed(arguments.y), T(farthest_square<T>(P)));
     pack(arguments.left, buffers.left, arguments.threads);
     pack(arguments.right, buffers.right, arguments.threads);
     if (arguments.per_dimension)

@@ -31,7 +31,8 @@ struct PackedMatrix {
 };
 
 // Inputs are checked by the caller: shapes agree, values are finite, threads >= 1.
-// `symmetric` means y = x: each pair is evaluated once and serves both of its rows.
+// `symmetric` means y = x: each pair is evaluated once and serves both of its rows. `local` means that pairs whose values
+// are negligible may be left out (see near_panels.hpp).
 
 // out (x.rows by v.columns) = K(x, y) v. Where there is a w, with as many columns and not symmetric, in the same pass
 // also out_below (y.rows by w.columns) = K(y, x) w.
@@ -41,6 +42,7 @@ struct ProductArguments {
     MatrixView<T> v;
     double* out;
     bool symmetric;
+    bool local;
     Profile profile;
     int threads;
     MatrixView<T> w = {nullptr, 0, 0};
@@ -57,6 +59,7 @@ struct GradientArguments {
     T factor;
     double* out;
     bool symmetric;
+    bool local;
     bool per_dimension;
     Profile profile;
     int threads;
@@ -122,6 +125,8 @@ struct Operations {
     // target, in the panels of T = source with column c multiplied by factors[c], rounded to T.
     void (*scale)(const PackedMatrix<double>& source, const double* factors, T* target, int threads);
     double (*fma_rate)(int threads);
+    // Squared distance from which on values of a radial profile are negligible.
+    double (*farthest_square)(Profile profile);
 };
 
 // Local factors exist in double precision only: they invert nearly singular matrices.

@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -118,13 +119,14 @@ PackedMatrix<T> second_points(const PackedPoints& A, const PackedPoints* B, int 
 
 template <class T>
 void product(const PackedPoints& A, const PackedPoints* B, Matrix<const T> V, Matrix<double> out, int profile,
-             int threads, int level) {
+             int threads, int level, bool local) {
     const Operations<T>& operations = operations_at<T>(level);
     const ProductArguments<T> arguments = {packed_at<T>(A, level),
                                            second_points<T>(A, B, level),
                                            view(V),
                                            out.data(),
                                            !B,
+                                           local,
                                            checked_profile(profile),
                                            checked_threads(threads)};
     require_equal(arguments.v.rows, arguments.y.rows, "The number of rows of V");
@@ -135,13 +137,15 @@ void product(const PackedPoints& A, const PackedPoints* B, Matrix<const T> V, Ma
 
 template <class T>
 void product_both_ways(const PackedPoints& A, const PackedPoints& B, Matrix<const T> V, Matrix<const T> W,
-                       Matrix<double> out, Matrix<double> below, int profile, int threads, int level) {
+                       Matrix<double> out, Matrix<double> below, int profile, int threads, int level,
+                       bool local) {
     const Operations<T>& operations = operations_at<T>(level);
     const ProductArguments<T> arguments = {packed_at<T>(A, level),
                                            second_points<T>(A, &B, level),
                                            view(V),
                                            out.data(),
                                            false,
+                                           local,
                                            checked_profile(profile),
                                            checked_threads(threads),
                                            view(W),
@@ -158,7 +162,7 @@ void product_both_ways(const PackedPoints& A, const PackedPoints& B, Matrix<cons
 
 template <class T>
 void gradient(const PackedPoints& A, const PackedPoints* B, Matrix<const T> L, Matrix<const T> R, Matrix<const T> C,
-              double factor, Vector<double> out, bool per_dimension, int profile, int threads, int level) {
+              double factor, Vector<double> out, bool per_dimension, int profile, int threads, int level, bool local) {
     const Operations<T>& operations = operations_at<T>(level);
     const MatrixView<T> weights = C.is_valid() ? view(C) : MatrixView<T>{nullptr, 0, 0};
     const GradientArguments<T> arguments = {packed_at<T>(A, level),
@@ -169,6 +173,7 @@ void gradient(const PackedPoints& A, const PackedPoints* B, Matrix<const T> L, M
                                             T(factor),
                                             out.data(),
                                             !B,
+                                            local,
                                             per_dimension,
                                             checked_profile(profile, kRadialProfiles),
                                             checked_threads(threads)};
@@ -258,6 +263,14 @@ double fma_rate(bool single, int threads, int level) {
     return single ? variant.single_precision.fma_rate(threads) : variant.double_precision.fma_rate(threads);
 }
 
+// The same for every instruction set.
+double farthest(int profile, bool single) {
+    const Profile radial = checked_profile(profile, kRadialProfiles);
+    const Variant& variant = variant_at(best_level());
+    return std::sqrt(single ? variant.single_precision.farthest_square(radial)
+                            : variant.double_precision.farthest_square(radial));
+}
+
 std::vector<std::tuple<std::string, bool, std::string>> level_descriptions() {
     std::vector<std::tuple<std::string, bool, std::string>> descriptions;
     for (const Level& level : levels()) descriptions.emplace_back(level.name, level.available, level.reason);
@@ -272,13 +285,14 @@ template <class T>
 void define_operations(nb::module_& module) {
     using nb::literals::operator""_a;
     module.def("product", &product<T>, "A"_a, exact_or_none("B"), exact("V"), exact("out"), "profile"_a, "threads"_a,
-               "level"_a,
-               "out = K(A, B) V for Panels A and B; B = None means B = A and evaluates each pair once.");
+               "level"_a, "local"_a = false,
+               "out = K(A, B) V for Panels A and B; B = None means B = A and evaluates each pair once. local: leave out "
+               "tiles of negligible values, as many as the order of the points allows.");
     module.def("product_both_ways", &product_both_ways<T>, "A"_a, "B"_a, exact("V"), exact("W"), exact("out"),
-               exact("below"), "profile"_a, "threads"_a, "level"_a,
+               exact("below"), "profile"_a, "threads"_a, "level"_a, "local"_a = false,
                "out = K(A, B) V and below = K(B, A) W for Panels A and B, each pair evaluated once.");
     module.def("gradient", &gradient<T>, "A"_a, exact_or_none("B"), exact("L"), exact("R"), exact_or_none("C"),
-               "factor"_a, exact("out"), "per_dimension"_a, "profile"_a, "threads"_a, "level"_a,
+               "factor"_a, exact("out"), "per_dimension"_a, "profile"_a, "threads"_a, "level"_a, "local"_a = false,
                "With M = L R^T + factor C (C symmetric or None): out[0] = sum_ij M_ij k_ij for Panels A and B, out[1:] "
                "its derivatives with respect to the log lengthscales: one per feature (per_dimension) or a single "
                "shared one.");
@@ -320,6 +334,8 @@ NB_MODULE(_native, module) {
                "S + D; neighbours must be -1 (none) or rows of X.");
     module.def("levels", &kernelcg::level_descriptions,
                "(name, available, reason why not) for each instruction set level.");
+    module.def("farthest", &kernelcg::farthest, "profile"_a, "single"_a,
+               "Distance, in lengthscales, from which on values are negligible: those that `local` work leaves out.");
     module.def("best_level", &kernelcg::best_level, "Index of the fastest available level.");
     module.def("threads_started", &kernelcg::threads_started,
                "Threads that this process has started to help with calls; they wait for the next one.");

@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "accumulate.hpp"
-#include "blocking.hpp"
+#include "near_panels.hpp"
 #include "ordered_blocks.hpp"
 
 namespace kernelcg {
@@ -55,6 +55,7 @@ struct ProductBuffers {
     int64_t slot_elements;
     T* slots;  // [slot]: column sums of a block, in panels; a single worker needs none
     OrderedMemory order;
+    NearPanels<T> near;
     int64_t scratch_bytes;
     char* scratch;
 
@@ -65,6 +66,7 @@ struct ProductBuffers {
           slot_elements(totals.count() * totals.panel_size()),
           slots(carver.take<T>(b.workers > 1 ? slot_elements * slot_count(b) : 0)),
           order(ordered_memory(carver, ordered_size<T>(b))),
+          near(carver, b),
           scratch_bytes(bytes_of<ProductScratch<T>>(b)),
           scratch(carver.take<char>(scratch_bytes * b.workers)) {}
 
@@ -99,7 +101,7 @@ public:
         clear_row_sums();
         int64_t columns_since_flush = 0;
         for_each_chunk<T>(blocking_, rows, [&](int64_t chunk, Range panels) {
-            process_chunk(rows, panels);
+            process_chunk(block, chunk, rows, panels);
             if (ColumnSums) give_column_sums(block, chunk, panels);
             columns_since_flush += (panels.end - panels.begin) * kPanel<T>;
             if (columns_since_flush >= kColumnsPerFlush) {
@@ -125,10 +127,14 @@ private:
         return (panels.end - panels.begin) * vectors() * kPanel<T>;
     }
 
-    void process_chunk(Range rows, Range chunk) {
-        if (ColumnSums) std::memset(scratch_.column_sums, 0, sizeof(T) * size_t(panel_entries(chunk)));
-        for_each_strip<T>(blocking_, rows, chunk, [&](int64_t row, Range panels, bool on_diagonal) {
-            process_strip(row, panels, on_diagonal, row_sums_at(rows, row), chunk.begin);
+    void process_chunk(int64_t block, int64_t chunk, Range rows, Range all) {
+        if (ColumnSums) std::memset(scratch_.column_sums, 0, sizeof(T) * size_t(panel_entries(all)));
+        if (!buffers_.near.has_any(block, chunk)) return;
+        for_each_strip<T>(blocking_, rows, all, [&](int64_t row, Range panels, bool on_diagonal) {
+            buffers_.near.for_each_run(row, panels, [&](Range run) {
+                const bool has_diagonal = on_diagonal && run.begin == panels.begin;
+                process_strip(row, run, has_diagonal, row_sums_at(rows, row), all.begin);
+            });
         });
     }
 
@@ -250,7 +256,10 @@ void product(const ProductArguments<T>& arguments) {
     const Blocking blocking = make_blocking<T>(size);
     const Allocation allocation(bytes_of<ProductBuffers<T>>(blocking));
     Carver carver(allocation.memory());
-    const ProductBuffers<T> buffers(carver, blocking);
+    ProductBuffers<T> buffers(carver, blocking);
+    if constexpr (P != Profile::tanimoto)
+        if (arguments.local)
+            buffers.near.enclose(blocking, packed(arguments.x), packed(arguments.y), T(farthest_square<T>(P)));
     pack(arguments.v, buffers.v, arguments.threads);
     if (size.both_ways) pack(arguments.w, buffers.w, arguments.threads);
     if (size.has_column_sums())

@@ -69,6 +69,7 @@ constexpr Operations<T> operations() {
         pack_points<T>,
         scale<T>,
         fma_rate<T>,
+        farthest_square<T>,
     };
 }
 

@@ -12,6 +12,7 @@ from kernelcg.backends.base import Backend, KernelMatrix, Points, Rows, on_own_t
 from kernelcg.backends.memory import require_memory
 from kernelcg.backends.rounding import rounded_columns, rounded_pairs
 from kernelcg.backends.sets import SETS, CodedSets, code_of, sets_matrix
+from kernelcg.backends.space_order import leaves, rows_back, rows_in, space_order
 from kernelcg.kernels import RBF, Kernel, Matern, MinMax, Tanimoto
 from kernelcg.kernels.stationary import per_feature
 from kernelcg.threads import allowed, working
@@ -185,12 +186,25 @@ class NativeMatrix(KernelMatrix):
     # the data in units of the lengthscale, made when they are first asked for
 
     @cached_property
+    def order(self) -> Tensor | None:
+        """Return the order in which rows are packed, None for their own.
+
+        Where lengthscales are short it is one in which tiles of negligible values are found and left out: less than
+        2⁻⁶⁴ of the variance, which `Rounding` counts as a part of the error of an entry, in float32 2⁻³⁴.
+        """
+        return space_order(self.points.centred * self.factors, _native.farthest(self.profile, True))
+
+    @cached_property
     def _double(self) -> Any:
-        return self.panels.scaled(self.factors, False)
+        return self._in_order().scaled(self.factors, False)
 
     @cached_property
     def _single(self) -> Any:
-        return self.panels.scaled(self.factors, True)
+        return self._in_order().scaled(self.factors, True)
+
+    def _in_order(self) -> Any:
+        """Return the points in their order, not scaled yet."""
+        return self.panels if self.order is None else self.native.packed(self.points.centred[self.order])
 
     @cached_property
     def scaled(self) -> Tensor:
@@ -209,20 +223,23 @@ class NativeMatrix(KernelMatrix):
     def _product(self, V: Tensor, dtype: torch.dtype, points: Tensor | None = None) -> Tensor:
         """Return K V, or K(points, X) V if there are points, a few columns at a time."""
         with working(self.backend.threads):  # no decorator, to keep the walk of a fit short
-            n, symmetric = len(self) if points is None else len(points), points is None
+            n, local, order = len(self) if points is None else len(points), self.order is not None, self.order
             threads, chunks = self._chunks(
-                _native.workspace_bytes, n, len(self), V.shape[1], dtype, symmetric=symmetric
+                _native.workspace_bytes, n, len(self), V.shape[1], dtype, symmetric=points is None
             )
             A, B = self._panels(dtype), None
             if points is not None:
-                A, B = self._packed(points.detach().double() - self.points.centre, dtype), A
+                rows = points.detach().double() - self.points.centre
+                order = leaves(rows * self.factors) if local else None
+                A, B = self._packed(rows_in(order, rows), dtype), A
             columns, scale = rounded_columns(V, dtype)
-            result = torch.empty(A.rows, V.shape[1], dtype=torch.float64)
+            columns, result = rows_in(self.order, columns), torch.empty(n, V.shape[1], dtype=torch.float64)
             for some in chunks:
-                out = torch.empty(A.rows, some.stop - some.start, dtype=torch.float64)
-                _native.product(A, B, columns[:, some].contiguous(), out, self.profile, *self.native.how(threads))
+                out = torch.empty(n, some.stop - some.start, dtype=torch.float64)
+                how = (self.profile, *self.native.how(threads), local)
+                _native.product(A, B, columns[:, some].contiguous(), out, *how)
                 result[:, some] = out
-            return result.mul_(scale * self.variance).to(V.dtype)
+            return rows_back(order, result.mul_(scale * self.variance)).to(V.dtype)
 
     def _cross(self, points: Tensor, V: Tensor, dtype: torch.dtype) -> Tensor:
         return self._product(V, dtype, points)
@@ -235,12 +252,15 @@ class NativeMatrix(KernelMatrix):
             return super()._both_ways(other, V, W, dtype)
         A, B = self._panels(dtype), other._panels(dtype)  # type: ignore[attr-defined]
         (v, v_scale), (w, w_scale) = rounded_columns(V, dtype), rounded_columns(W, dtype)
+        v, w = rows_in(other.order, v), rows_in(self.order, w)  # type: ignore[attr-defined]
         across, down = (torch.empty(each.rows, V.shape[1], dtype=torch.float64) for each in (A, B))
         threads, chunks = self._chunks(_workspace_both_ways, A.rows, B.rows, V.shape[1], dtype, symmetric=False)
         for some in chunks:
             parts = [each[:, some].contiguous() for each in (v, w, across, down)]
-            _native.product_both_ways(A, B, *parts, self.profile, *self.native.how(threads))
+            local = self.order is not None
+            _native.product_both_ways(A, B, *parts, self.profile, *self.native.how(threads), local)
             across[:, some], down[:, some] = parts[2:]
+        across, down = rows_back(self.order, across), rows_back(other.order, down)  # type: ignore[attr-defined]
         return (across * (v_scale * self.variance)).to(V.dtype), (down * (w_scale * self.variance)).to(W.dtype)
 
     def _gradient(
@@ -260,8 +280,12 @@ class NativeMatrix(KernelMatrix):
         threads, chunks = self._chunks(
             _native.gradient_workspace_bytes, len(self), len(right), left.shape[1], dtype, symmetric=B is None
         )
-        A, how = self._panels(dtype), self.native.how(threads)
+        A, how = self._panels(dtype), (*self.native.how(threads), self.order is not None)
         left, right, factor = rounded_pairs(left, right, dtype)
+        if weights is not None and self.order is not None:  # which are in the order of X
+            A, how = self.panels.scaled(self.factors, dtype == torch.float32), (*self.native.how(threads), False)
+        else:
+            left, right = rows_in(self.order, left), rows_in(self.order if B is None else None, right)
         per_dimension = self.kernel.lengthscale.numel() > 1  # type: ignore[attr-defined]
         total = torch.zeros(1 + (A.features if per_dimension else 1), dtype=torch.float64)
         C = None if weights is None else weights.to(dtype).contiguous()
@@ -315,8 +339,9 @@ class NativeMatrix(KernelMatrix):
     # sizes that fit the budget
 
     def _copies(self, n: int, m: int, k: int) -> int:
-        """Return the bytes of scaled inputs, rounded columns and results that are made on the way."""
-        return (n + m) * (3 * self.X.shape[1] + 3 * k) * 8
+        """Return the bytes of scaled inputs, rounded columns and results that are made on the way, and put in order."""
+        inputs, columns = (3, 3) if self.order is None else (4, 5)
+        return (n + m) * (inputs * self.X.shape[1] + columns * k) * 8
 
     def _require_copies(self, n: int, m: int) -> None:
         require_memory(self._copies(n, m, 0), self.budget(), f"a {n} x {m} block of a kernel matrix")

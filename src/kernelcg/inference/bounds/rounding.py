@@ -19,7 +19,10 @@ ROWS_AT_ONCE = 2**12
 UNIT_ROUNDOFF = 2.0**-53
 
 ENTRY_ERROR = 32
-"""Error of a kernel entry computed in float64, in units of its rounding, apart from that of the inputs."""
+"""Error of a kernel entry computed in float64, in units of its rounding, apart from that of the inputs.
+
+Entries below 2⁻⁶⁴ √(k_ii k_jj), which products may leave out, are off by less than one.
+"""
 
 
 ENTIRELY_WRONG = 2.0
