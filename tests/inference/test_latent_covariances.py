@@ -85,6 +85,20 @@ def test_covariances_are_those_of_the_reference_up_to_their_errors(name, bound):
     assert bool(((differences if one.classes > 1 else _own)(prediction.covariance) - seen).abs().le(2 * close).all())
 
 
+@pytest.mark.parametrize("name", ["probit", "three classes"])
+def test_covariances_in_little_memory(name):
+    """The matrices of the neighbours of 32 points, 4 a class of 8 n² bytes, do not fit into half of that."""
+    one = CASES[name]()
+    found, n = condition_laplace(one.problem, one.gp, rtol=1e-9), len(one.X)
+    share = 0.5 * 32 * n**2 * one.classes / one.problem.points.budget()
+    pricing = replace(one.problem.pricing, sizes=replace(one.problem.pricing.sizes, for_columns=share))
+    tight = replace(found, problem=replace(one.problem, pricing=pricing))
+    prediction = tight.predict(torch.tensor(NEW), covariance=True)
+    exact = torch.tensor(one.latent(one.truth(found.mode), NEW)[1])
+    off = (prediction.covariance - exact).diagonal(dim1=1, dim2=2).abs().amax(1)
+    assert bool((off <= prediction.variance_error + 1e-9).all())
+
+
 def _own(covariance):
     return covariance[:, :, 0]
 

@@ -17,7 +17,7 @@ from kernelcg import backends
 from kernelcg.inference import GaussianProcess, Noise, Regression, condition
 from kernelcg.inference.bounds.lower_bound import Exact
 from kernelcg.inference.gaussian import brackets, variances
-from kernelcg.inference.gaussian.neighbourhoods import grouped, trial
+from kernelcg.inference.gaussian.neighbourhoods import grouped, points_within, trial
 from kernelcg.kernels import RBF, Constant, Kernel, Matern
 from kernelcg.kernels.distances import squared_distances
 from kernelcg.operators import KernelPlusDiagonal
@@ -241,6 +241,28 @@ def test_neighbours_take_few_kernel_values():
     before = backend.work.columns
     check_estimates(posterior, truth, scattered(300, 2, seed=5))
     assert backend.work.columns - before < 100
+
+
+@pytest.mark.parametrize("share", [0.02, 0.002])
+def test_neighbours_are_fewer_in_little_memory(share):
+    """The matrices of 32 points' rows do not fit into 8 or 0.8 MB; those of fewer points do."""
+    backend = backends.default(memory=400_000_000).counting(2000)
+    posterior, truth = posterior_of(
+        Matern(0.3, nu=1.5), 1e-2, n=2000, backend=backend, preconditioner="low_rank_vecchia"
+    )
+    tight = posterior.problem.at_price(Pricing(sizes=Sizes(for_columns=share)))
+    before = backend.work.columns
+    check_estimates(replace(posterior, problem=tight), truth, scattered(300, 2, seed=5))
+    assert backend.work.columns - before < 150
+
+
+@pytest.mark.parametrize(("memory", "expected"), [(24 * 99**2, 0), (24 * 100**2, 1), (24 * 399**2, 3), (1e9, 32)])
+def test_points_of_a_group_have_room_for_their_rows(memory, expected):
+    assert points_within(memory, 32, 10**6, 100) == expected
+
+
+def test_points_share_the_rows_if_all_of_these_have_room():
+    assert points_within(24 * 50**2, 32, 50, 100) == 32
 
 
 def test_brackets_end_where_the_tolerance_is_met():

@@ -14,7 +14,7 @@ from kernelcg.inference.gaussian.local_variances import (
     seconds_of_column,
     seconds_of_group,
 )
-from kernelcg.inference.gaussian.neighbourhoods import Neighbourhoods, trial
+from kernelcg.inference.gaussian.neighbourhoods import Neighbourhoods, points_within, trial
 
 if TYPE_CHECKING:
     from kernelcg.inference.gaussian.posterior import Posterior
@@ -77,16 +77,15 @@ def refined_by_neighbours(posterior: "Posterior", diagonal: Tensor, error: Tenso
     ----------
     diagonal, error : (n,) estimates and their standard errors
     """
-    diagonal, error = diagonal.clone(), error.clone()
-    wide, gap, columns = (
-        CERTAIN * error > posterior.variance_tolerance * diagonal,
-        None,
-        posterior.columns_at_once(BLOCKS),
-    )
+    diagonal, error, gap = diagonal.clone(), error.clone(), None
+    wide = CERTAIN * error > posterior.variance_tolerance * diagonal
+    columns = posterior.columns_at_once(BLOCKS)
+    memory = posterior.sizes.for_columns * posterior.A.memory_budget()
     for q in NEIGHBOURS:
         rows = wide.nonzero()[:, 0]
-        near = _neighbourhoods(posterior, rows, q) if len(rows) else None
-        if near is None or not _pays(posterior, near, q, columns):
+        size = points_within(memory, min(GROUP, columns), len(posterior.A), q)
+        near = Neighbourhoods.of(posterior.A, posterior.A.X[rows].double(), size) if len(rows) and size else None
+        if near is None or not _pays(posterior, near, q, size, columns):
             break
         gap = _observed(posterior, near, rows, q) if gap is None else gap
         for groups in near.batches(columns):
@@ -99,23 +98,16 @@ def refined_by_neighbours(posterior: "Posterior", diagonal: Tensor, error: Tenso
     return diagonal, error
 
 
-def _neighbourhoods(posterior: "Posterior", rows: Tensor, q: int) -> Neighbourhoods | None:
-    """Return the neighbourhoods of some rows, unless the kernel has no coordinates or the memory is too small."""
-    A = posterior.A
-    fits = 3 * 8 * min(GROUP * q, len(A)) ** 2 <= posterior.sizes.for_columns * A.memory_budget()
-    return Neighbourhoods.of(A, A.X[rows].double(), GROUP) if fits else None
-
-
 def _some(groups: list[Tensor]) -> list[Tensor]:
     """Return a few of the groups, apart from one another."""
     return groups[:: max(len(groups) // PILOT_GROUPS, 1)][:PILOT_GROUPS]
 
 
-def _pays(posterior: "Posterior", near: Neighbourhoods, q: int, columns: int) -> bool:
-    """Say whether q neighbours of each row cost less than iterations for all of them would."""
+def _pays(posterior: "Posterior", near: Neighbourhoods, q: int, size: int, columns: int) -> bool:
+    """Say whether q neighbours of each row, in groups of so many, cost less than iterations for all of them would."""
     some = _some(near.groups)
     rows = sum(len(near.rows(group, q)) for group in some) / len(some)
-    return seconds_of_group(posterior, rows) <= GROUP * seconds_of_column(posterior, columns)
+    return seconds_of_group(posterior, rows, size) <= size * seconds_of_column(posterior, columns)
 
 
 def _observed(posterior: "Posterior", near: Neighbourhoods, rows: Tensor, q: int) -> Gap:

@@ -8,7 +8,7 @@ from torch import Tensor
 from kernelcg.inference.gaussian.brackets import tightened
 from kernelcg.inference.gaussian.explained import Explained, Task
 from kernelcg.inference.gaussian.gaps import BELOW_A, MOST_STEPS, UNTRIED, Gap, observed_gap
-from kernelcg.inference.gaussian.neighbourhoods import Neighbourhoods, trial
+from kernelcg.inference.gaussian.neighbourhoods import Neighbourhoods, points_within, trial
 from kernelcg.planning.pricing import costs_of
 from kernelcg.solvers.energy_descent import energy_descent
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kernelcg.inference.gaussian.posterior import Posterior
 
 GROUP = 32
-"""New points whose neighbourhoods are put together."""
+"""New points whose neighbourhoods are put together, fewer in little memory."""
 
 NEIGHBOURS = (32, 64, 128, 256)
 """Rows near each point among which a pilot chooses."""
@@ -47,10 +47,11 @@ def explained_iteratively(task: Task) -> Explained:
     """
     posterior = task.posterior
     gap = BELOW_A if posterior.constant_preconditioner() is posterior.certifier().P else UNTRIED
-    near = _neighbourhoods(task)
+    size = _points_of_group(task, FIRST)
+    near = Neighbourhoods.of(posterior.A, task.X, size) if size else None
     if near is None:
         return _without_neighbours(task, gap)
-    gap, q = _pilot(task, near, gap)
+    gap, q = _pilot(task, near, gap, size)
     parts: list[Explained] = []
     waiting: list[tuple[Tensor, ...]] = []
     for groups in near.batches(task.columns):
@@ -91,12 +92,11 @@ def _estimate(task: Task, points: Tensor, least: Tensor, energies: Tensor, gap: 
     )
 
 
-def _neighbourhoods(task: Task) -> Neighbourhoods | None:
-    """Return the neighbourhoods, unless the kernel has no coordinates or the memory is too small for them."""
+def _points_of_group(task: Task, q: int) -> int:
+    """Return how many points a group may have in memory if it takes the q rows near each of them."""
     A = task.posterior.A
-    rows = min(GROUP * max(NEIGHBOURS), len(A))
-    fits = 3 * 8 * rows**2 <= task.posterior.sizes.for_columns * A.memory_budget()
-    return Neighbourhoods.of(A, task.X, min(GROUP, task.columns)) if fits else None
+    memory = task.posterior.sizes.for_columns * A.memory_budget()
+    return points_within(memory, min(GROUP, task.columns), len(A), q)
 
 
 def _side_by_side(waiting: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
@@ -164,20 +164,22 @@ def _solved(task: Task, points: Tensor, K: Tensor, V: Tensor) -> Explained:
 # the pilot
 
 
-def _pilot(task: Task, near: Neighbourhoods, gap: Gap) -> tuple[Gap, int]:
-    """Return how gaps relate to their estimates, and how many neighbours cost least with the iterations they leave."""
+def _pilot(task: Task, near: Neighbourhoods, gap: Gap, size: int) -> tuple[Gap, int]:
+    """Return how gaps relate to their estimates, and how many neighbours cost least with the iterations they leave.
+
+    Groups have ``size`` points at most; only neighbours are tried of which the matrices of so many fit the memory.
+    """
     if len(near.groups) < 2 * PILOT_GROUPS:
         return gap, FIRST
     groups = near.groups[len(near.groups) // 4 :: len(near.groups) // PILOT_GROUPS][:PILOT_GROUPS]
     gap = _observed_gap(task, near, groups, gap)
     best, least_seconds = FIRST, float("inf")
-    for q in NEIGHBOURS:
+    for q in (q for q in NEIGHBOURS if _points_of_group(task, q) >= size):
         points, _, _, _, least, energies = _trials(task, near, groups, q)
         share = float(_too_wide(task, points, least, energies, gap).double().mean())
         rows = sum(len(near.rows(group, q)) for group in groups) / len(groups)
-        seconds = seconds_of_group(task.posterior, rows) + share * GROUP * seconds_of_column(
-            task.posterior, task.columns
-        )
+        seconds = seconds_of_group(task.posterior, rows, size)
+        seconds += share * size * seconds_of_column(task.posterior, task.columns)
         if seconds >= least_seconds:
             break
         best, least_seconds = q, seconds
@@ -194,9 +196,9 @@ def _observed_gap(task: Task, near: Neighbourhoods, groups: list[Tensor], untrie
     return observed_gap(posterior.A, P, V[:, widest], R[:, widest], untried, callback=task.callback)
 
 
-def seconds_of_group(posterior: "Posterior", rows: float) -> float:
-    """Return the expected time of the trials of a group on so many rows."""
-    A, costs = posterior.A, costs_of(posterior.problem.pricing, posterior.A, GROUP)
+def seconds_of_group(posterior: "Posterior", rows: float, size: int) -> float:
+    """Return the expected time of the trials of a group of so many points on so many rows."""
+    A, costs = posterior.A, costs_of(posterior.problem.pricing, posterior.A, size)
     return costs.product * rows / len(A) + rows**3 / 3 / costs.flops
 
 

@@ -1,5 +1,6 @@
 """Trial solutions of A v = k from the rows nearest to new points: upper bounds of variances without products with K."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,6 +12,9 @@ from torch import Tensor
 
 from kernelcg.operators import KernelPlusDiagonal
 from kernelcg.threads import allowed
+
+MATRICES = 3
+"""Matrices as large as the kernel matrix of a neighbourhood that a trial holds at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +87,12 @@ class Neighbourhoods:
         asked = range(1, min(q, self.tree.n) + 1)
         found = self.tree.query(self.coordinates[group.numpy()], k=asked, workers=self.threads)[1]
         return torch.from_numpy(np.unique(found))
+
+
+def points_within(memory: float, most: int, n: int, q: int, matrices: int = MATRICES) -> int:
+    """Return of how many points, ``most`` at most, the matrices of their q rows each among n fit so many bytes."""
+    rows = math.isqrt(int(memory) // (8 * matrices))
+    return most if n <= rows else min(most, rows // q)
 
 
 def grouped(points: Tensor, size: int) -> list[Tensor]:

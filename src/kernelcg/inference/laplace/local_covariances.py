@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kernelcg.inference.gaussian.gaps import BELOW_A, MOST_STEPS, UNTRIED, Gap, observed_gap
-from kernelcg.inference.gaussian.neighbourhoods import Neighbourhoods
+from kernelcg.inference.gaussian.neighbourhoods import Neighbourhoods, points_within
 from kernelcg.inference.laplace.certified_covariances import tightened
 from kernelcg.inference.laplace.explained import Explained, Task, forms
 from kernelcg.inference.laplace.local_weights import local_weights
@@ -16,6 +16,9 @@ from kernelcg.solvers.energy_descent import energy_descent
 
 GROUP, NEIGHBOURS, ROWS_OF_CLASSES = 32, 64, 512
 """New points whose neighbourhoods are put together, rows near each of them, and for classes rows of a group at most."""
+
+MATRICES = 4
+"""Matrices as large as the kernel matrix of a neighbourhood that a trial holds at once, for each class."""
 
 PILOT_POINTS, PILOT_COLUMNS = 32, 16
 """Points of the pilot, and those columns among theirs, of the widest gaps, whose gaps are computed."""
@@ -82,9 +85,9 @@ def estimated(task: Task, P: Invertible) -> Explained:
     that fails to solves with rigorous bounds.
     """
     size = min(GROUP, task.columns)
-    near = _neighbourhoods(task, size)
-    groups = torch.arange(len(task.X)).split(size) if near is None else tuple(near.groups)
     q = NEIGHBOURS if task.classes == 1 else min(NEIGHBOURS, max(1, ROWS_OF_CLASSES // size))
+    near = _neighbourhoods(task, size, q)
+    groups = torch.arange(len(task.X)).split(size) if near is None else tuple(near.groups)
     gap = _pilot(task, P, near, groups, q)
     parts: list[Explained] = []
     waiting: list[_Trial] = []
@@ -103,9 +106,13 @@ def estimated(task: Task, P: Invertible) -> Explained:
     return Explained.joined(parts)
 
 
-def _neighbourhoods(task: Task, size: int) -> Neighbourhoods | None:
-    """Return the neighbourhoods, unless the kernel has no coordinates."""
+def _neighbourhoods(task: Task, size: int, q: int) -> Neighbourhoods | None:
+    """Return the q rows near points in groups of ``size``, fewer in little memory, or None without coordinates."""
     problem = task.posterior.problem
+    memory = problem.pricing.sizes.for_columns * problem.points.budget()
+    size = points_within(memory, size, problem.size, q, MATRICES * task.classes)
+    if not size:
+        return None
     one = torch.ones(len(problem), dtype=torch.float64, device=problem.X.device)
     return Neighbourhoods.of(KernelPlusDiagonal(problem.matrix(task.posterior.gp.kernel), one), task.X, size)
 
