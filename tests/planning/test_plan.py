@@ -102,9 +102,25 @@ def test_what_cannot_fit_is_refused_with_a_remedy():
         plan(20_000, options=Options(method=Method.DIRECT), memory=GB)
     with pytest.raises(MemoryBudgetExceeded, match=r"fewer rows or probes, or memory='[0-9]+MB'") as refused:
         plan(1_000_000, memory=200_000_000)
-    words = str(refused.value)
-    enough = int(words.rpartition("memory='")[2].partition("MB")[0]) * 1_000_000
+    enough = named_memory(refused.value)
     assert plan(1_000_000, memory=enough).bytes <= enough
+
+
+@pytest.mark.parametrize("memory", [1, 10**7])
+@pytest.mark.parametrize("rows", [20_000, 300_000])
+def test_the_memory_that_is_named_is_enough_however_little_there_was(rows, memory):
+    """Of little memory less is left for a preconditioner: what that plan needs is not enough for the next one."""
+    with pytest.raises(MemoryBudgetExceeded) as refused:
+        plan(rows, memory=memory)
+    enough = named_memory(refused.value)
+    assert plan(rows, memory=enough).bytes <= enough
+    with pytest.raises(MemoryBudgetExceeded):
+        plan(rows, memory=enough // 2)
+
+
+def named_memory(error):
+    """Return the bytes that a refusal says would do."""
+    return int(str(error).rpartition("memory='")[2].partition("MB")[0]) * 1_000_000
 
 
 def test_exact_traces_come_from_the_inverse_until_that_takes_long():

@@ -15,7 +15,7 @@ from kernelcg.estimators.base import ProcessEstimator
 from kernelcg.estimators.data import as_tensor, require_magnitude
 from kernelcg.estimators.learning_warnings import at_given_bounds, early_end, runaways
 from kernelcg.estimators.session import Session
-from kernelcg.estimators.settings import chosen_precision, planned_fit
+from kernelcg.estimators.settings import chosen_precision
 from kernelcg.events import EventKind
 from kernelcg.inference.bounds.certificate import Certificate
 from kernelcg.inference.bounds.verdict import Verdict
@@ -50,17 +50,11 @@ class GaussianEstimator(MultiOutputMixin, RegressorMixin, ProcessEstimator):  # 
         self, X: Any, Y: Any, known: Any, mean: str, plan: Plan | None = None, *, relative: bool = False
     ) -> Regression:
         """Return the problem on the device, with the backend and the precision that were asked for."""
-        problem = Regression(*self._placed(X, Y, known, mean, plan), relative=relative)
-        planned_fit(
-            self, problem, problem.workload(parameters=0), 1, seed=0
-        )  # refuses memory before a kernel is touched
-        return problem
+        return Regression(*self._placed(X, Y, known, mean, plan), relative=relative)
 
     def _outputs(self, X: Any, Y: Any, known: Any, mean: str, plan: Plan | None = None) -> Outputs:
         """Return the same for several outputs with systems of their own."""
-        problem = Outputs(*self._placed(X, Y, known, mean, plan))
-        planned_fit(self, problem, problem.workload(parameters=0), 1, seed=0)
-        return problem
+        return Outputs(*self._placed(X, Y, known, mean, plan))
 
     def _placed(self, X: Any, Y: Any, known: Any, mean: str, plan: Plan | None) -> Placed:
         """Return the fields of a problem."""

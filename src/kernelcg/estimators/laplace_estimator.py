@@ -26,7 +26,6 @@ from kernelcg.estimators.settings import (
     learned_count,
     most_steps,
     on_own_threads,
-    planned_fit,
 )
 from kernelcg.estimators.sklearn_kernels import converted
 from kernelcg.events import EventKind, Listener
@@ -125,11 +124,7 @@ class LaplaceEstimator(ProcessEstimator):
         device = self._device()
         backend, precision = self._backend(X, device, plan), chosen_precision(self.dtype)
         X, y, exposure = (as_tensor(value).to(device) for value in (X, y, exposure))
-        problem = Observations(X, y, exposure, mean, classes, backend, precision)
-        planned_fit(
-            self, problem, problem.workload(parameters=0), 1, seed=0
-        )  # refuses memory before a kernel is touched
-        return problem
+        return Observations(X, y, exposure, mean, classes, backend, precision)
 
     def _first_kernel(self, X: Tensor, named: Callable[[str], Kernel]) -> Kernel:
         """Return the kernel from which learning starts; ``named`` makes one of a name, as does None of its own."""

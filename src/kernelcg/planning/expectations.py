@@ -222,7 +222,8 @@ class Expectations:
 
     def conditioning(self, rows: int, method: Method) -> float:
         """Return the seconds of conditioning on so many rows, with the certificate, for all systems."""
-        return FIRST_CALLS + self._own_kernel() + self.work.systems * self._conditioning_of_one(rows, method)
+        own = OWN_KERNEL_SECONDS if self._differentiates_own_formula() else 0.0
+        return FIRST_CALLS + own + self.work.systems * self._conditioning_of_one(rows, method)
 
     def _conditioning_of_one(self, rows: int, method: Method) -> float:
         N, steps = rows * self.work.values, NEWTON_STEPS if self.work.family is Family.LAPLACE else 1.0
@@ -318,8 +319,8 @@ class Expectations:
     def _sizes(self) -> Sizes:
         return self.resources.pricing.sizes
 
-    def _own_kernel(self) -> float:
-        return OWN_KERNEL_SECONDS if self._has_own_formula() else 0.0
+    def _differentiates_own_formula(self) -> bool:
+        return self._has_own_formula() and self.work.parameters > 0
 
     def _has_own_formula(self) -> bool:
         return self.resources.pricing.price.seconds > 0
@@ -349,7 +350,7 @@ class Expectations:
         """Return the memory that a stage of learning, or the conditioning, takes at its largest."""
         N, systems = rows * self.work.values, self.work.systems
         held = OVERHEAD_BYTES + 8 * (rows * self.resources.copies * self.work.features + 12 * N * self.work.columns)
-        held += OWN_KERNEL_BYTES if self._has_own_formula() else 0
+        held += OWN_KERNEL_BYTES if self._differentiates_own_formula() else 0
         if method is Method.DIRECT:
             held += 8 * INFORMATION_BLOCKS * rows * self.work.features
             held += 8 * COLUMN_BLOCKS * N * columns

@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from kernelcg.errors import MemoryBudgetExceeded
@@ -34,6 +34,9 @@ error is rounding, and variances are triangular solves."""
 BLOCKS_ON_HOST = 4
 """Blocks of n numbers for each column that the host holds where a device does the work: Y, weights, their copies."""
 
+MARGIN, MOST_ROUNDS = 1.05, 50
+"""By how much the memory that is named as enough exceeds what the plan needs, and how often that is asked for."""
+
 LEAST_PATIENCE = 4
 """Evaluations by iteration before they are given up for exact ones."""
 
@@ -41,10 +44,8 @@ LEAST_PATIENCE = 4
 def planned(work: Workload, options: Options, resources: Resources) -> Plan:
     """Return the plan; raise `MemoryBudgetExceeded`, naming what would do, if nothing that is allowed fits."""
     planner = _Planner(work, options, resources)
-    sizes = planner.sizes() if work.parameters else ()
-    stages = tuple(planner.stage(size, first=number == 0, last=size == sizes[-1]) for number, size in enumerate(sizes))
-    conditioning = planner.conditioning()
-    planner.require_memory(max(*stages, conditioning, key=lambda stage: stage.bytes) if stages else conditioning)
+    stages, conditioning = planner.stages(), planner.conditioning()
+    planner.require_memory(_largest((*stages, conditioning)))
     planner.require_host_memory()
     return Plan(
         rows=work.rows,
@@ -97,6 +98,10 @@ def reconsidered(plan: Plan, rows: int, noise: float | None) -> Plan:
     )
 
 
+def _largest(stages: Iterable[Stage]) -> Stage:
+    return max(stages, key=lambda stage: stage.bytes)
+
+
 def _planner_of(plan: Plan, stage: Stage, noise: float | None) -> "_Planner":
     """Return the planner that made this plan, with what is now known of the noise."""
     work = Workload(
@@ -135,6 +140,11 @@ class _Planner:
         return Expectations(self.work, self.options, self.resources, with_workers=True)
 
     # stages
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Return the stages of learning, if there is anything to learn."""
+        sizes = self.sizes() if self.work.parameters else ()
+        return tuple(self.stage(size, first=number == 0, last=size == sizes[-1]) for number, size in enumerate(sizes))
 
     def sizes(self) -> tuple[int, ...]:
         """Return the rows of each stage of learning, the smallest first."""
@@ -307,5 +317,16 @@ class _Planner:
         remedy = "use method='iterative', which stores no matrix," if fits else "use fewer rows or probes,"
         raise MemoryBudgetExceeded(
             f"fitting {stage.rows} rows by the {stage.method} method needs {in_bytes(stage.bytes)}, but the memory is "
-            f"{in_bytes(self.resources.budget)}; {remedy} or memory='{math.ceil(1.05 * stage.bytes / 1e6)}MB'"
+            f"{in_bytes(self.resources.budget)}; {remedy} or memory='{self.enough(stage.bytes) // 10**6}MB'"
         )
+
+    def enough(self, memory: int) -> int:
+        """Return the memory, from this one on, in which a plan fits: what is made for more may need more."""
+        for _ in range(MOST_ROUNDS):
+            memory = math.ceil(MARGIN * memory / 1e6) * 10**6
+            planner = replace(self, resources=self.resources.within(memory))
+            needed = _largest((*planner.stages(), planner.conditioning())).bytes
+            if needed <= memory:
+                break
+            memory = needed
+        return memory

@@ -1,6 +1,6 @@
 """What a plan is made from: the work in numbers, what the user asks for, and where the work is done."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -74,6 +74,10 @@ class Resources:
             backend.copies,
             passed_over(backend, device.type),
         )
+
+    def within(self, memory: int) -> Self:
+        """Return the same resources with so many bytes where the data are."""
+        return replace(self, memory=memory) if self.device_memory is None else replace(self, device_memory=memory)
 
     @property
     def budget(self) -> int:

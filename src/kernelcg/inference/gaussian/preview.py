@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import torch
 
+from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.events import Event, EventKind
 from kernelcg.inference.gaussian.model import GaussianProcess, Regression
 from kernelcg.inference.gaussian.objective import Objective, relative_noise
@@ -37,14 +38,17 @@ def previewed_noise(problem: Regression, gp: GaussianProcess, priors: Priors | N
     part = replace(problem.subset(rows), backend=problem.backend.here)
     if is_explained(part):
         return None
-    learned = learn(
-        Objective(part, learns_in_stages=False),
-        gp,
-        max_steps=MOST_STEPS,
-        generator=seeded(0),
-        callback=_ends_at_small_gains,
-        priors=priors,
-    )
+    try:
+        learned = learn(
+            Objective(part, learns_in_stages=False),
+            gp,
+            max_steps=MOST_STEPS,
+            generator=seeded(0),
+            callback=_ends_at_small_gains,
+            priors=priors,
+        )
+    except MemoryBudgetExceeded:  # the plan of all rows will say what would do
+        return None
     noise = relative_noise(learned.gp, part.X)
     return 2.0 ** round(math.log2(noise)) if 0 < noise < math.inf else None
 
