@@ -16,6 +16,7 @@ from torch import Tensor
 from kernelcg.backends import Backend, named
 from kernelcg.backends.dask import Dask
 from kernelcg.backends.references import Reference
+from kernelcg.errors import MemoryBudgetExceeded
 from kernelcg.estimators.cluster_connection import connected, insisting_on
 from kernelcg.estimators.data import as_tensor
 from kernelcg.estimators.inputs import checked_points
@@ -160,6 +161,19 @@ class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is 
                 yield
             finally:
                 del self._client
+
+    def _within_memory(self, problem: Problem, probes: int, *, learns: bool) -> Problem:
+        """Return the problem; raise `MemoryBudgetExceeded`, before a kernel is touched, if no kernel fits.
+
+        The memory that is named is enough where the kernel has one lengthscale for each feature.
+        """
+        try:
+            planned_fit(self, problem, problem.workload(parameters=0), 1, seed=0)
+        except MemoryBudgetExceeded:
+            if learns:
+                planned_fit(self, problem, problem.workload(), probes, seed=0)
+            raise
+        return problem
 
     def _planned(
         self,

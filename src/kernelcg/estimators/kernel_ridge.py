@@ -187,6 +187,7 @@ class KernelRidge(GaussianEstimator):
             X, Y, noise, extra = self._weighted(X, Y, weights, noise)
         self._y_shape = y.shape[1:]
         problem = self._regression(X, Y, extra, MeanKind.ZERO, plan, relative=True)
+        problem = self._within_memory(problem, self.probes, learns=self.selection is not None)
         require_covariance(kernel, problem.X, learned=self.selection is not None)
         gp = GaussianProcess(kernel, noise)
         count = learned_count(gp, self.selection is not None)

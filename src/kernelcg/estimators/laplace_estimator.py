@@ -124,7 +124,8 @@ class LaplaceEstimator(ProcessEstimator):
         device = self._device()
         backend, precision = self._backend(X, device, plan), chosen_precision(self.dtype)
         X, y, exposure = (as_tensor(value).to(device) for value in (X, y, exposure))
-        return Observations(X, y, exposure, mean, classes, backend, precision)
+        problem = Observations(X, y, exposure, mean, classes, backend, precision)
+        return self._within_memory(problem, self._probes(problem), learns=self.optimizer is not None)
 
     def _first_kernel(self, X: Tensor, named: Callable[[str], Kernel]) -> Kernel:
         """Return the kernel from which learning starts; ``named`` makes one of a name, as does None of its own."""

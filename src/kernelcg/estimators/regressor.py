@@ -324,9 +324,10 @@ class GPRegressor(RegressionAnswers):
     def _problem(self, X: Floats, Y: Floats, known: Floats | None, plan: Plan | None = None) -> Problem:
         """Return the standardised data on the device; those of one output have no axis for outputs in their noise."""
         Y, known = standardised(Y, known, self.y_mean_, self.y_scale_)
-        if Y.shape[1] > 1:
-            return self._outputs(X, Y, known, self.mean, plan)
-        return self._regression(X, Y, None if known is None else known[:, 0], self.mean, plan)
+        made: Any = self._outputs
+        if Y.shape[1] == 1:
+            made, known = self._regression, None if known is None else known[:, 0]
+        return self._within_memory(made(X, Y, known, self.mean, plan), self.probes, learns=self.optimizer is not None)
 
     def _plan_of_update(self, problem: Problem, gp: Process, learns: bool) -> Plan:
         """Return the plan for the old data and further ones together, learned from again or only conditioned on."""
