@@ -233,3 +233,21 @@ def test_estimators_work_on_threads_of_their_own():
     model.predict(X, return_std=True, callback=look)
     GPClassifier(n_jobs=2).fit(X, X[:, 0] > 0, callback=look).predict_proba(X, callback=look)
     assert set(seen) == {(1, 2)}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_what_is_done_to_each_row_is_done_to_all_rows(count):
+    """More rows than one part has, blocks of two shapes, and a type of its own for the result."""
+    V, root = matrix(5000, 7, 11), matrix(5000, 7, seed=1)[..., None]
+
+    def without_root(V, root):
+        return V - root * (root * V).sum(1, keepdim=True)
+
+    with threads.working(count):
+        found = dense.by_rows(without_root, V, root)
+        single = dense.by_rows(without_root, V, root, dtype=torch.float32)
+        assert len(dense.by_rows(without_root, V[:0], root[:0])) == 0
+    expected = V.numpy() - root.numpy() * np.einsum("icx,ick->ik", root.numpy(), V.numpy())[:, None]
+    np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-13)
+    assert single.dtype == torch.float32
+    assert torch.equal(single, found.float())

@@ -4,6 +4,8 @@ On a GPU each operation is done as one. A tall matrix A may be stored in float32
 a part at a time, and all arithmetic is in float64.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -67,6 +69,22 @@ def _inner_of_converted(A: Tensor, B: Tensor) -> Tensor:
 
     shared(add, len(A), size)
     return parts.sum(0)
+
+
+def by_rows(compute: Callable[..., Tensor], *blocks: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return what ``compute`` makes of some blocks of rows, in the shape of the first, each row by itself.
+
+    Parts of the rows that stay in a cache, by one thread each.
+    """
+    first = blocks[0]
+    found = torch.empty_like(first, dtype=dtype)
+    size = max(len(first), 1) if first.is_cuda else max(CONVERTED // 4 * len(first) // max(first.numel(), 1), 1)
+
+    def put(rows: slice) -> None:
+        found[rows] = compute(*(block[rows] for block in blocks))
+
+    shared(put, len(first), size)
+    return found
 
 
 def scaled_gram(A: Tensor, w: Tensor) -> Tensor:

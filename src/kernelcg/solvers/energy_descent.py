@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kernelcg.dense import inner, multiply, subtract_product
 from kernelcg.events import EventKind, Listener, tell
 from kernelcg.operators import Invertible, LinearOperator
 from kernelcg.solvers.block_pcg import Directions, conjugated, orthonormal_basis, symmetric
@@ -96,10 +97,11 @@ def _step(
     [triangle] = read(T)
     D = orthonormal_basis(Q, triangle, least=1)
     AD = A @ D
-    G = symmetric(D.T @ AD)
+    G = symmetric(inner(D, AD))
     factor, failed = torch.linalg.cholesky_ex(G)
     if bool(failed) or not bool(factor.isfinite().all()):
         return None
-    right = D.T @ r
+    right = inner(D, r)
     lengths = torch.cholesky_solve(right, factor)
-    return D @ lengths, r - AD @ lengths, (right * lengths).sum(0), (D, AD, G)
+    subtract_product(r, AD, lengths)
+    return multiply(D, lengths), r, (right * lengths).sum(0), (D, AD, G)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kernelcg.backends import KernelMatrix
+from kernelcg.dense import by_rows
 from kernelcg.inference.laplace.softmax_system import SoftmaxSystem
 from kernelcg.likelihoods import Derivatives, Likelihood, Softmax
 from kernelcg.operators import KernelPlusDiagonal, LinearOperator
@@ -157,10 +158,12 @@ class ClassExpansion(Expansion):
         return (self.pi * (1 - self.pi)).sum(1)
 
     def half(self, V: Tensor) -> Tensor:
-        return self.likelihood.half(self.pi, self._by_class(V)).reshape(V.shape)
+        found = by_rows(lambda V, pi: self.likelihood.half(pi, V), self._by_class(V), self.pi)
+        return found.reshape(V.shape)
 
     def half_transposed(self, V: Tensor) -> Tensor:
-        return self.likelihood.half_transposed(self.pi, self._by_class(V)).reshape(V.shape)
+        found = by_rows(lambda V, pi: self.likelihood.half_transposed(pi, V), self._by_class(V), self.pi)
+        return found.reshape(V.shape)
 
     def half_blocks(self, rows: Tensor) -> Tensor:
         pi = self.pi[rows]

@@ -51,10 +51,12 @@ class Task:
 
     def right(self, K: Tensor) -> Tensor:
         """Return B = Sᵀ(k ⊗ e_c) for the columns k of K (n, s) and every class c: (N, sC)."""
-        n, s = K.shape
-        eye = torch.eye(self.classes, dtype=K.dtype, device=K.device)
-        columns = torch.einsum("it,cd->ictd", K, eye).reshape(n * self.classes, s * self.classes)
-        return self.posterior.mode.expansion.half_transposed(columns)
+        return self.right_on(torch.arange(len(K), device=K.device), K)
+
+    def right_on(self, rows: Tensor, K: Tensor) -> Tensor:
+        """Return the entries (jC, sC) of B at some rows, from those of the columns k (j, s)."""
+        S = self.posterior.mode.expansion.half_blocks(rows)
+        return (S.mT[:, :, None, :] * K[:, None, :, None]).reshape(-1, K.shape[1] * self.classes)
 
     def informed(self, points: Tensor, form: Tensor) -> Tensor:
         """Return (s, C) variances that errors are measured by; for classes, of f_c minus the mean over the classes.

@@ -23,8 +23,8 @@ MATRICES = 4
 PILOT_POINTS, PILOT_COLUMNS = 32, 16
 """Points of the pilot, and those columns among theirs, of the widest gaps, whose gaps are computed."""
 
-LEAST_SPREAD = 0.1
-"""How far gaps relative to their estimates vary at least, where P ⪯ A."""
+LEAST_SPREAD = 0.01
+"""How far gaps relative to their estimates are supposed to vary at least, where P ⪯ A: then they are below them."""
 
 OF_PRODUCTS = 8
 """Error of a form after iterations, relative to k(x, x), in units of the rounding of their products."""
@@ -141,22 +141,26 @@ def _trial(task: Task, P: Invertible, near: Neighbourhoods | None, group: Tensor
     posterior, C, points = task.posterior, task.classes, group.to(task.X.device)
     problem, expansion = posterior.problem, posterior.mode.expansion
     matrix, k = problem.matrix(posterior.gp.kernel), task.kernel(points)
-    B = task.right(k)
-    V, R = torch.zeros_like(B), B
     rows = None if near is None else near.rows(group, q).to(task.X.device)
     K = None if rows is None else matrix.block(rows, rows, precision=torch.float64)
     Y = None if rows is None or K is None else local_weights(expansion, rows, K, k[rows])
-    if rows is not None and K is not None and Y is not None:
-        j, g = len(rows), len(points)
-        left = -(K @ Y.reshape(j, -1)).reshape(j, C, g, C)
-        left.diagonal(dim1=1, dim2=3).add_(k[rows][:, :, None])
-        S = expansion.half_blocks(rows)
-        own = S.mT @ left.reshape(j, C, g * C)
-        KSV = matrix.product_of_columns(rows, (S @ own).reshape(j, -1), precision=task.system.A.precision)
-        R = B - expansion.half_transposed(KSV.reshape(problem.size, g * C))
-        V.reshape(len(problem), C, -1)[rows] = own
-        R.reshape(len(problem), C, -1)[rows] -= own
-    return _Trial(points, V, R, forms(B, V, R, C), _energies(P, R, C))
+    if rows is None or K is None or Y is None:
+        B = task.right(k)
+        return _Trial(points, torch.zeros_like(B), B, k.new_zeros(len(points), C, C), _energies(P, B, C))
+    j, g = len(rows), len(points)
+    left = -(K @ Y.reshape(j, -1)).reshape(j, C, g, C)
+    left.diagonal(dim1=1, dim2=3).add_(k[rows][:, :, None])
+    S = expansion.half_blocks(rows)
+    own = S.mT @ left.reshape(j, C, g * C)
+    KSV = matrix.product_of_columns(rows, (S @ own).reshape(j, -1), precision=task.system.A.precision)
+    left = KSV.to(k.dtype).neg_().reshape(problem.size // C, C, g, C)
+    left.diagonal(dim1=1, dim2=3).add_(k[:, :, None])
+    R = expansion.half_transposed(left.reshape(problem.size, g * C))
+    V, by_row = torch.zeros_like(R), R.reshape(-1, C, g * C)
+    V.reshape(-1, C, g * C)[rows] = own
+    by_row[rows] -= own
+    form = forms(task.right_on(rows, k[rows]), own.reshape(-1, g * C), by_row[rows].reshape(-1, g * C), C)
+    return _Trial(points, V, R, form, _energies(P, R, C))
 
 
 def _side_by_side(trials: list[_Trial]) -> _Trial:

@@ -8,6 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from kernelcg.backends import KernelMatrix
+from kernelcg.dense import by_rows, inner, multiply, solve_from_the_left
 from kernelcg.operators import LinearOperator
 from kernelcg.randomness import normal
 
@@ -27,9 +28,10 @@ class SoftmaxSystem(LinearOperator):
 
     def __matmul__(self, V: Tensor) -> Tensor:
         (n, C), root = self.pi.shape, self.pi.sqrt().to(V.dtype)[..., None]
-        scaled = (root * without_root(V.reshape(n, C, -1), root)).reshape(n, -1)
-        product = self.K.product(scaled, precision=self.precision)
-        return without_root(root * product.reshape(n, C, -1), root).reshape(V.shape) + V
+        by_class = V.reshape(n, C, -1)
+        scaled = by_rows(_outer, by_class, root).reshape(n, -1)
+        product = self.K.product(scaled, precision=self.precision).reshape(n, C, -1)
+        return by_rows(lambda U, V, root: _inner(U, root) + V, product, by_class, root).reshape(V.shape)
 
     @property
     def device(self) -> torch.device:
@@ -53,6 +55,16 @@ class SoftmaxSystem(LinearOperator):
 def without_root(V: Tensor, root: Tensor) -> Tensor:
     """Return Π V, Π = I − √π√πᵀ at each point, for V (n, C, k) and √π (n, C, 1)."""
     return V - root * (root * V).sum(1, keepdim=True)
+
+
+def _outer(V: Tensor, root: Tensor) -> Tensor:
+    """Return S V."""
+    return root * without_root(V, root)
+
+
+def _inner(V: Tensor, root: Tensor) -> Tensor:
+    """Return SᵀV."""
+    return without_root(root * V, root)
 
 
 class SoftmaxLowRank:
@@ -82,8 +94,10 @@ class SoftmaxLowRank:
     def solve(self, R: Tensor) -> Tensor:
         """Return P⁻¹R, R (N, k)."""
         V = R.to(self.F.dtype)
-        small = torch.cholesky_solve(self._inwards(V), self.L)
-        return (V - self._outwards(small)).to(R.dtype)
+        small = self._inwards(V)
+        solve_from_the_left(self.L, small)
+        solve_from_the_left(self.L.mT, small, upper=True)
+        return V.sub(self._outwards(small)).to(R.dtype)
 
     def in_single(self) -> "SoftmaxLowRank":
         """Return it in float32, for estimates: half of the time, and relative errors of 1e-4 or so."""
@@ -93,7 +107,9 @@ class SoftmaxLowRank:
 
     def captured(self, R: Tensor) -> Tensor:
         """Return C (Cm, k) with RᵀP⁻¹R = RᵀR − CᵀC: half of the work of a solve."""
-        return torch.linalg.solve_triangular(self.L, self._inwards(R.to(self.F.dtype)), upper=False).to(R.dtype)
+        small = self._inwards(R)
+        solve_from_the_left(self.L, small)
+        return small.to(R.dtype)
 
     def log_determinant(self) -> Tensor:
         """Return log|P|."""
@@ -102,18 +118,19 @@ class SoftmaxLowRank:
     def sample(self, generator: Generator, k: int) -> Tensor:
         """Return (N, k) draws G ε₁ + ε₂ from N(0, P)."""
         n, C = self.root.shape[:2]
-        inner = normal(len(self.L), k, generator, like=self.F)
-        return self._outwards(inner) + normal(n * C, k, generator, like=self.F)
+        small = normal(len(self.L), k, generator, like=self.F)
+        return self._outwards(small) + normal(n * C, k, generator, like=self.F)
 
     def _inwards(self, V: Tensor) -> Tensor:
         """Return GᵀV = (F ⊗ I)ᵀ S V, the classes one after the other: (Cm, k)."""
         n, C = self.root.shape[:2]
-        scaled = self.root * without_root(V.reshape(n, C, -1), self.root)
-        inner = (self.F.T @ scaled.reshape(n, -1)).reshape(self.F.shape[1], C, -1)
-        return inner.transpose(0, 1).reshape(len(self.L), -1)
+        dtype = self.F.dtype
+        scaled = by_rows(lambda V, root: _outer(V.to(dtype), root), V.reshape(n, C, -1), self.root, dtype=dtype)
+        found = inner(self.F, scaled.reshape(n, -1)).reshape(self.F.shape[1], C, -1)
+        return found.transpose(0, 1).reshape(len(self.L), -1)
 
     def _outwards(self, small: Tensor) -> Tensor:
         """Return G small = Sᵀ(F ⊗ I) small."""
         n, C = self.root.shape[:2]
-        inner = small.reshape(C, self.F.shape[1], -1).transpose(0, 1).reshape(self.F.shape[1], -1)
-        return without_root(self.root * (self.F @ inner).reshape(n, C, -1), self.root).reshape(n * C, -1)
+        by_rank = small.reshape(C, self.F.shape[1], -1).transpose(0, 1).reshape(self.F.shape[1], -1)
+        return by_rows(_inner, multiply(self.F, by_rank).reshape(n, C, -1), self.root).reshape(n * C, -1)
