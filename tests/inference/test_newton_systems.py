@@ -9,10 +9,11 @@ from laplace_cases import case, softmax_case
 
 from kernelcg.inference import Numerics
 from kernelcg.inference.laplace.mode import find_mode
-from kernelcg.inference.laplace.newton_by_cholesky import DirectSystems
+from kernelcg.inference.laplace.newton_by_cholesky import DirectSystems, Inverse
 from kernelcg.inference.laplace.newton_methods import systems_for
 from kernelcg.inference.laplace.newton_system import Spent
 from kernelcg.inference.laplace.posterior import condition_laplace
+from kernelcg.inference.laplace.softmax_factor import SoftmaxFactor
 from kernelcg.solvers import Status, Stopping
 
 METHODS = ("direct", "iterative")
@@ -84,15 +85,43 @@ def test_sharpening_makes_other_systems():
 
 
 @pytest.mark.parametrize("name", ["probit", "softmax"])
-def test_an_inverse_solves_as_the_factor_does(name):
+def test_direct_systems_have_what_traces_need(name):
     problem, systems, (_, expansion) = made(name, "direct")
     assert isinstance(systems, DirectSystems)
     A, B = expansion.system(systems.K).dense(), columns(problem)
-    system = systems.inverted_at(expansion)
-    torch.testing.assert_close(system.inverse, torch.linalg.inv(A))
-    assert system.log_determinant == pytest.approx(float(torch.logdet(A)))
-    for one in (system, replace(system, factor=None)):
-        torch.testing.assert_close(one.solve(B, TIGHT).solution, torch.linalg.solve(A, B))
+    system, (n, C) = systems.traced_at(expansion), (len(problem), problem.classes)
+    inverse, expected = torch.linalg.inv(A), torch.linalg.solve(A, B)
+    S = torch.block_diag(*expansion.half_blocks(torch.arange(n)))
+    own = torch.stack([inverse[C * i : C * (i + 1), C * i : C * (i + 1)] for i in range(n)])
+    total = (S @ inverse @ S.T).reshape(n, C, n, C).diagonal(dim1=1, dim2=3).sum(-1)
+    torch.testing.assert_close(system.own, own)
+    torch.testing.assert_close(system.total, total)
+    for one in (system, systems.at(expansion), replace(system, factor=Inverse(inverse))):
+        assert one.log_determinant == pytest.approx(float(torch.logdet(A)))
+        torch.testing.assert_close(one.solve(B, TIGHT).solution, expected)
+
+
+@pytest.mark.parametrize(("sharpness", "variance"), [(0.0, 1.0), (3.0, 10.0), (30.0, 1e4)])
+def test_classes_are_factored_by_their_structure(sharpness, variance):
+    """Beside A, written from its formula: also where classes are certain and next to nothing is left of W."""
+    generator, n, C = np.random.default_rng(0), 40, 4
+    X, F = generator.normal(size=(n, 2)), sharpness * generator.normal(size=(n, C))
+    K = variance * np.exp(-0.5 * ((X[:, None] - X) ** 2).sum(2))
+    pi = np.exp(F - F.max(1, keepdims=True))
+    pi /= pi.sum(1, keepdims=True)
+    S = np.zeros((n * C, n * C))
+    for i, p in enumerate(np.sqrt(pi)):
+        S[C * i : C * (i + 1), C * i : C * (i + 1)] = np.diag(p) @ (np.eye(C) - np.outer(p, p))
+    A = S.T @ np.kron(K, np.eye(C)) @ S + np.eye(n * C)
+    factor, B = SoftmaxFactor(torch.tensor(K), torch.tensor(pi)), generator.normal(size=(n * C, 3))
+    inverse = np.linalg.inv(A)
+    scale = 1e-14 * np.linalg.cond(A) + 1e-12
+    np.testing.assert_allclose(factor.solve(torch.tensor(B)), inverse @ B, atol=10 * scale)
+    assert float(factor.log_determinant()) == pytest.approx(np.linalg.slogdet(A)[1], abs=1e-9)
+    own, total = factor.traced()
+    blocks = (S @ inverse @ S.T).reshape(n, C, n, C)
+    np.testing.assert_allclose(own, [inverse.reshape(n, C, n, C)[i, :, i] for i in range(n)], atol=scale)
+    np.testing.assert_allclose(total, np.einsum("icjc->ij", blocks), atol=scale)
 
 
 def test_solves_return_what_they_took():

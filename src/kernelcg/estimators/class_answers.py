@@ -20,6 +20,7 @@ from kernelcg.inference.laplace.calibration import LINK_VARIANCE, probability_er
 from kernelcg.inference.laplace.posterior import LaplacePosterior, LatentPrediction
 from kernelcg.likelihoods import Softmax
 from kernelcg.randomness import child, seeded
+from kernelcg.solvers.covariance_root import symmetric_roots
 
 PROBABILITY = "(as a probability)"
 
@@ -248,8 +249,7 @@ class ClassAnswers(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         found = self._averaged_over(points, callback)
         if self.calibration_.covariance == 0:
             return self.likelihood_.probabilities(found.mean)
-        values, vectors = torch.linalg.eigh(found.covariance)
-        root = vectors * values.clamp_min(0).sqrt()[:, None, :]
+        root = symmetric_roots(found.known_covariance())
         generator = child(seeded(self.posterior_.numerics.seed), "probabilities")
         probabilities, _ = self.likelihood_.predictive_probabilities(found.mean, root, generator)
         return probabilities / probabilities.sum(1, keepdim=True)

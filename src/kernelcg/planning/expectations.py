@@ -96,10 +96,10 @@ it."""
 
 # bytes
 
-MATRICES, MATRICES_IN_PLACE, LAPLACE_MATRICES = 4.6, 1.8, 5.0
+MATRICES, MATRICES_IN_PLACE, LAPLACE_MATRICES, CLASS_MATRICES = 4.6, 1.8, 5.0, 10.0
 """Matrices of n² numbers that an exact evaluation holds at once, those that the allocator has not yet returned to the
 system among them: of few rows A, its factor and its inverse; of more, one in whose place the others are made, and what
-the gradient takes; and those of Laplace's."""
+the gradient takes; those of Laplace's approximation; and those of classes beside one for each class."""
 
 COLUMN_BLOCKS = 6
 """Blocks of n numbers for each random column of an exact evaluation: signs, solutions, both sides of the gradient."""
@@ -197,10 +197,11 @@ class Expectations:
 
     def _exact_evaluation(self, rows: int, columns: int) -> float:
         profile, price, d = self.resources.pricing.profile, self.resources.pricing.price, self.work.features
-        laplace, N = self.work.family is Family.LAPLACE, rows * self.work.values
-        factors = (NEWTON_STEPS if laplace else 1.0) * self._factor(N)
-        speed = INVERSE_SPEED * profile.multiply * N / (N + HALF_SPEED)
-        traces = (COLUMN_PASSES * columns * N**2 if columns else N**3 / 3) / speed
+        laplace, C = self.work.family is Family.LAPLACE, self.work.values
+        factors = (NEWTON_STEPS if laplace else 1.0) * self._factors(rows)
+        speed = INVERSE_SPEED * profile.multiply * rows / (rows + HALF_SPEED)
+        inverse = rows**3 / 3 if C == 1 else 2 * C * rows**3
+        traces = (COLUMN_PASSES * columns * rows**2 if columns else inverse) / speed
         gradient = price.gradient(profile, rows, d, max(columns, 1))
         information = 0.0 if laplace else self._information(rows)
         overhead = EVALUATION_OVERHEAD + PARAMETER_OVERHEAD * self.work.parameters
@@ -209,10 +210,16 @@ class Expectations:
     def _estimated_evaluation(self, rows: int) -> float:
         price, laplace = self.resources.pricing.price, self.work.family is Family.LAPLACE
         d, step = self.work.features, PARAMETER_OVERHEAD * self.work.parameters
-        newton = NEWTON_STEPS * self.iterations() * self._iteration(rows, self.work.values) if laplace else 0.0
+        newton = NEWTON_STEPS * self._newton_step(rows) if laplace else 0.0
         gradient = self._shared(rows, lambda rates: price.gradient(rates, rows, d, self._block()))
         probes = BOUNDS * self._low_rank(rows, self._sizes.bound_rank)
         return newton + self._solve(rows) + gradient + probes + ESTIMATION_OVERHEAD + step
+
+    def _newton_step(self, rows: int) -> float:
+        """Return the seconds of a step of Newton's method; of classes each has a preconditioner of its own."""
+        C, m = self.work.values, self._sizes.class_rank(rows, self.work.values)
+        made = 0.0 if C == 1 else rows * (C * m) ** 2 / 2 + (C * m) ** 3 / 6
+        return self.iterations() * self._iteration(rows, C) + made / self.resources.pricing.profile.multiply
 
     def _information(self, rows: int) -> float:
         """Return the seconds of the average information of an exact evaluation."""
@@ -226,10 +233,10 @@ class Expectations:
         return FIRST_CALLS + own + self.work.systems * self._conditioning_of_one(rows, method)
 
     def _conditioning_of_one(self, rows: int, method: Method) -> float:
-        N, steps = rows * self.work.values, NEWTON_STEPS if self.work.family is Family.LAPLACE else 1.0
+        steps = NEWTON_STEPS if self.work.family is Family.LAPLACE else 1.0
         if method is Method.DIRECT:
             checked = LONG_DOUBLE_OPERATION * self._long_double_operations(rows)
-            return steps * self._factor(N) + self._entries(rows) + 2 * EVALUATION_OVERHEAD + checked
+            return steps * self._factors(rows) + self._entries(rows) + 2 * EVALUATION_OVERHEAD + checked
         iterations = CONDITIONING * self.iterations()
         if self._factorises(rows, self.work.columns * self.work.values, steps * iterations):
             return (1 + IN_VAIN) * steps * self._direct_solve(rows) + ESTIMATION_OVERHEAD
@@ -249,7 +256,7 @@ class Expectations:
 
     def _factorises(self, rows: int, k: int, iterations: float) -> bool:
         """Whether the automatic choice solves for k columns by a factorisation, which it does where that is cheaper."""
-        if 2 * SOLVE_MATRICES * 8 * (rows * self.work.values) ** 2 > self.resources.budget:
+        if self.work.values > 1 or 2 * SOLVE_MATRICES * 8 * rows**2 > self.resources.budget:
             return False
         pricing, stored = self.resources.pricing, self.storage(rows) is Storage.STORED
         costs = pricing.costs(rows, self.work.features, k, self._dtype(), stored=stored)
@@ -270,6 +277,10 @@ class Expectations:
         """Return the seconds of a Cholesky factorisation."""
         profile = self.resources.pricing.profile
         return N**3 / 6 / max(profile.factorise, FACTOR_SPEED * profile.multiply * N / (N + HALF_SPEED))
+
+    def _factors(self, rows: int) -> float:
+        """Return the seconds of a factor of A: for C classes, of C matrices that are inverted and one that is not."""
+        return (1 if self.work.values == 1 else 3 * self.work.values + 1) * self._factor(rows)
 
     def _entries(self, rows: int) -> float:
         pricing = self.resources.pricing
@@ -354,7 +365,8 @@ class Expectations:
         if method is Method.DIRECT:
             held += 8 * INFORMATION_BLOCKS * rows * self.work.features
             held += 8 * COLUMN_BLOCKS * N * columns
-            return int(held + (self._matrices(N) + systems - 1) * 8 * N * N + (0 if learning else self._checked(rows)))
+            matrices = self._matrices(rows) + (systems - 1)
+            return int(held + matrices * 8 * rows**2 + (0 if learning else self._checked(rows)))
         held += min(ITERATING_BYTES, ITERATING_BYTES_OF_A_ROW * rows)
         held += BLOCKS * 8 * N * (self.work.columns + self.options.probes)
         solve = (
@@ -393,9 +405,11 @@ class Expectations:
         m = min(rank, rows)
         return self.work.systems * 8 * BOUND_BLOCKS * (rows + m) * m
 
-    def _matrices(self, N: int) -> float:
-        """Return how many N × N matrices an exact evaluation, or a factor alone, holds at its largest."""
+    def _matrices(self, rows: int) -> float:
+        """Return how many n × n matrices an exact evaluation, or a factor alone, holds at its largest."""
         own = OWN_KERNEL_MATRICES if self._has_own_formula() else 0.0
+        if self.work.values > 1:
+            return self.work.values + CLASS_MATRICES + own
         if self.work.family is Family.LAPLACE:
             return LAPLACE_MATRICES + own
-        return own + (MATRICES if self.work.exact_only or N <= IN_PLACE_ROWS else MATRICES_IN_PLACE)
+        return own + (MATRICES if self.work.exact_only or rows <= IN_PLACE_ROWS else MATRICES_IN_PLACE)

@@ -3,6 +3,9 @@
 import math
 from dataclasses import dataclass
 
+CLASS_ITERATIONS = 50
+"""Products with K, of one column for each class, that making the preconditioner of a Newton step may cost."""
+
 BLOCKS = 6
 """Blocks of n × m numbers that exist together while Woodbury's form of the bound is made."""
 
@@ -23,7 +26,7 @@ class Sizes:
     trace_columns : random columns from which exact evaluations take traces where A⁻¹ costs too much
     newton_work : n m² of the low-rank part in Newton's systems for one latent value a row
     class_work, covariance_work : n (Cm)² of the low-rank part in Newton's systems for C classes: for the few solves of
-        a Newton step, and for the many of covariances
+        a Newton step, which is less for few rows, and for the many of covariances
     newton_neighbours, rank_beside_neighbours : neighbours in Newton's systems where low rank alone leaves much of K,
         and the rank that is then used beside them
     for_preconditioner, for_bound, for_columns : parts of the memory for what exists at the same time: a preconditioner
@@ -85,3 +88,9 @@ class Sizes:
         """Return a rank m of P ⪯ A that is cheap beside everything else, and fits its part of the memory."""
         cheap = max(self.bound_rank, math.isqrt(int(self.bound_work / n)))
         return min(cheap, n, max(int(self.for_bound * memory / (8 * n * BLOCKS)), 1))
+
+    def class_rank(self, n: int, classes: int, *, for_covariances: bool = False) -> int:
+        """Return the rank m of the low-rank part in Newton's systems for classes."""
+        most = CLASS_ITERATIONS * classes * n**2
+        work = self.covariance_work if for_covariances else min(self.class_work, most)
+        return max(min(int((work / n) ** 0.5 / classes), n // 2), 1)

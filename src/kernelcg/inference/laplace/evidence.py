@@ -13,14 +13,14 @@ from kernelcg.inference.laplace.evidence_by_pcg import iterative_laplace, with_v
 from kernelcg.inference.laplace.indefinite_points import IndefinitePoints
 from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.inference.laplace.mode import Mode, find_mode
-from kernelcg.inference.laplace.newton_by_cholesky import DirectSystem, DirectSystems, InvertedSystem
+from kernelcg.inference.laplace.newton_by_cholesky import DirectSystem, DirectSystems, TracedSystem
 from kernelcg.inference.laplace.newton_by_pcg import IterativeSystem
 from kernelcg.inference.laplace.newton_methods import systems_for
 from kernelcg.inference.laplace.newton_system import NewtonSystem, Spent
 from kernelcg.inference.laplace.trail import LaplaceTrail
 from kernelcg.inference.learning.criterion_value import CriterionValue, impossible
 from kernelcg.planning.plan import Method, definite_method
-from kernelcg.solvers import CholeskyFactor, Status
+from kernelcg.solvers import Status
 
 LEARNING_RTOL, WARY_RTOL = 1e-3, 1e-6
 """Residual of Newton's method while learning: what it leaves of the gradient is far below the noise of the probes.
@@ -111,7 +111,7 @@ def laplace_estimate(
         if mode.status is Status.PRECISION_EXHAUSTED and mode_rtol is None and mode.residual <= enough:
             mode = replace(mode, status=Status.CONVERGED)  # rounding came first, but nobody asked for that much
         if isinstance(known, DirectSystems):
-            return direct_laplace(problem, gp, mode, known.inverted_at(mode.expansion)), LaplaceTrail(mode.f)
+            return direct_laplace(problem, gp, mode, known.traced_at(mode.expansion)), LaplaceTrail(mode.f)
         system = known.at(mode.expansion)
     except NO_FACTOR:
         return impossible(len(theta), Status.INDEFINITE_OPERATOR), None
@@ -120,23 +120,18 @@ def laplace_estimate(
     return iterative_laplace(problem, gp, mode, system, numerics, trail, search.spent, value=value, errors=errors)
 
 
-def direct_laplace(problem: Observations, gp: LatentProcess, mode: Mode, system: InvertedSystem) -> CriterionValue:
-    """Return value and gradient at the mode with exact traces; N³ multiply-adds and 24N² bytes."""
-    expansion, N = mode.expansion, problem.size
-    apart = IndefinitePoints.of(problem, gp, system, TIGHT)
+def direct_laplace(problem: Observations, gp: LatentProcess, mode: Mode, system: TracedSystem) -> CriterionValue:
+    """Return value and gradient at the mode with exact traces."""
+    N, apart = problem.size, IndefinitePoints.of(problem, gp, system, TIGHT)
     if not apart.exists:
         return impossible(len(gp.log_parameters()), mode.blamed)
-    RH, inverse = system.unbent(mode.a, TIGHT, problem.H).RH, system.inverse
-    blocks = torch.eye(problem.classes, dtype=torch.float64, device=inverse.device).repeat(len(problem), 1)
-    own = inverse.reshape(len(problem), problem.classes, len(problem), problem.classes)
-    L = blocks - own.diagonal(dim1=0, dim2=2).permute(2, 0, 1).reshape(N, -1)  # the diagonal blocks of I − A⁻¹
-    R = expansion.half(expansion.half(inverse).T)
-    if problem.classes > 1:
-        R = R.reshape(own.shape).diagonal(dim1=1, dim2=3).sum(-1)
+    RH = system.unbent(mode.a, TIGHT, problem.H).RH
+    blocks = torch.eye(problem.classes, dtype=torch.float64, device=RH.device).repeat(len(problem), 1)
+    L = blocks - system.own.reshape(N, -1)  # the diagonal blocks of I − A⁻¹
     sampled = Sampled(L * problem.classes, blocks, RH)
     solved = Adjoint.of(problem, gp, system, apart, sampled, TIGHT)
     pairs = [(0.5 * mode.a - 0.5 * solved.v, mode.a), (-0.5 * apart.N @ apart.B, apart.N)]
-    gradient = gradient_at(problem, gp, mode, solved, pairs, -0.5 * R)
+    gradient = gradient_at(problem, gp, mode, solved, pairs, -0.5 * system.total)
     value = mode.psi - 0.5 * (system.log_determinant + apart.log_determinant)
     if not math.isfinite(value):
         return impossible(len(gradient), mode.blamed)
@@ -158,11 +153,9 @@ def laplace_value(
     if isinstance(system, IterativeSystem) and not _is_small(problem):
         blank = CriterionValue(math.nan, unknown, math.nan, unknown, math.nan, math.nan, mode.status)
         return with_value(blank, mode, system, apart, numerics), apart.spent
-    if isinstance(system, DirectSystem):
-        factor = system.factor
-    else:
-        factor = CholeskyFactor(system.A.with_precision(torch.float64).dense())
-    value = mode.psi - 0.5 * (float(factor.log_determinant()) + apart.log_determinant)
+    if not isinstance(system, DirectSystem):
+        system = DirectSystems(problem, gp).at(mode.expansion)
+    value = mode.psi - 0.5 * (system.log_determinant + apart.log_determinant)
     return CriterionValue(value, unknown, 0.0, unknown, value, value, mode.status), apart.spent
 
 

@@ -60,8 +60,9 @@ class IterativeSystems(NewtonSystems):
         if self.preconditioner is None:
             return IterativeSystem(self, expansion, A, None)
         if isinstance(expansion, ClassExpansion):
-            work = self.sizes.covariance_work if self.for_covariances else self.sizes.class_work
-            F, chosen = self._low_rank(expansion.trace(), work / self.problem.classes**2)
+            n, C = expansion.pi.shape
+            m = self.sizes.class_rank(n, C, for_covariances=self.for_covariances)
+            F, chosen = self._low_rank(expansion.trace(), m)
             return IterativeSystem(replace(self, pivots=chosen), expansion, A, SoftmaxLowRank(F, expansion.pi))
         if not isinstance(expansion, ScalarExpansion):
             raise TypeError(f"unknown expansion {expansion!r}")
@@ -101,7 +102,8 @@ class IterativeSystems(NewtonSystems):
 
     def _automatic(self, weights: Tensor) -> tuple[LowRankAndRemainder, Tensor]:
         """Return low rank alone where it leaves little of S K S beside I, or less of it with neighbours; its pivots."""
-        F, pivots = self._low_rank(weights, self.sizes.newton_work)
+        n = len(self.problem)
+        F, pivots = self._low_rank(weights, max(self.sizes.bound_rank, int((self.sizes.newton_work / n) ** 0.5)))
         left = weights * (self.K.diagonal() - F.square().sum(1)).clamp_min(0.0)
         if float(left.mean()) <= LITTLE_LEFT:
             return LowRankAndRemainder(F, DiagonalRemainder()), pivots
@@ -109,19 +111,18 @@ class IterativeSystems(NewtonSystems):
         order = child(seeded(self.seed), "order")
         return LowRankAndRemainder(F, sparse_remainder(self.K, order, self.sizes.newton_neighbours, F)), pivots
 
-    def _low_rank(self, weights: Tensor, work: float) -> tuple[Tensor, Tensor]:
+    def _low_rank(self, weights: Tensor, most: int) -> tuple[Tensor, Tensor]:
         """Return F with F Fᵀ ≈ K where W is large, and its pivots, unless they are known already.
 
         They are drawn by the diagonal of what is left of K times tr W: where the likelihood is certain W is next to
-        nothing, and K there does not matter. The rank m is such that n m² is ``work``.
+        nothing, and K there does not matter. The rank is ``most``, or less in little memory.
         """
         if self.pivots is not None:
             return projected(self.K, self.pivots)[0], self.pivots
         n, C = len(self.problem), self.problem.classes
         budget = self.sizes.for_preconditioner * self.problem.points.budget()
         held = min(budget / (32 * n), (budget / 32) ** 0.5 / C)
-        least = self.sizes.bound_rank if C == 1 else 1
-        rank = min(max(least, int((work / n) ** 0.5)), max(n // 2, 1), max(int(held), 1))
+        rank = min(most, max(n // 2, 1), max(int(held), 1))
         weights = weights.clamp_min(SMALLEST_WEIGHT * float(weights.max()) + 1e-300)
         choose = weighted(random_pivots(child(seeded(self.seed), "pivots")), weights)
         made = extended(no_pivots(self.K), self.K, rank=rank, tolerance=1e-10, choose=choose)
