@@ -28,7 +28,7 @@ ROWS, BLOCK = 400, 150
 SOME = ["rbf", "matern32 ard", "multiple of a sum", "periodic", "sum with linear"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def backend(client):
     return backends.Dask(client=client, block_rows=BLOCK)
 
