@@ -235,6 +235,18 @@ def test_a_local_cluster_ends_with_the_fit():
     assert np.allclose(there.predict(X), regressor().fit(X, y).predict(X), rtol=1e-5)
 
 
+def test_a_script_that_fits_when_it_is_imported_is_told_what_to_do(tmp_path):
+    pytest.importorskip("distributed")
+    script = tmp_path / "script.py"
+    script.write_text("from kernelcg import KernelRidge\nKernelRidge(cluster='local', n_jobs=1).fit([[0.0], [1]], [0, 1])")
+    command = [sys.executable, "-W", "ignore", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    *_, last = done.stderr.strip().splitlines()
+    assert done.returncode == 1
+    assert last.startswith("kernelcg.errors.ClusterFailed: cluster='local' could not start its processes"), done.stderr
+    assert "below if __name__ == '__main__':" in last
+
+
 @pytest.mark.parametrize("cluster", [3, True, object()])
 def test_what_is_no_cluster_is_refused(cluster):
     with pytest.raises(ValueError, match="cluster must be None"):

@@ -47,22 +47,33 @@ def connected(cluster: Any, workers: int | None) -> Iterator["Client | None"]:
     reason = missing()
     if reason is not None:
         raise ValueError(f"cluster={cluster!r} cannot be used: {reason}")
+    if cluster == "local":
+        with _own_processes(workers) as client, client.as_current():
+            yield client
+        return
+    client = cluster if _is_client(cluster) else _client_at(cluster)
+    logger.info("cluster: dashboard at %s", client.dashboard_link)
+    with client.as_current():  # Dask arrays of the user are computed there
+        yield client
+
+
+@contextmanager
+def _own_processes(workers: int | None) -> Iterator["Client"]:
+    """Give a connection to workers that are processes of this machine, and end them afterwards."""
     import dask
     from distributed import Client, LocalCluster
 
-    if cluster != "local":
-        client = cluster if _is_client(cluster) else _client_at(cluster)
-        logger.info("cluster: dashboard at %s", client.dashboard_link)
-        with client.as_current():  # Dask arrays of the user are computed there
+    with dask.config.set(PATIENT):
+        try:
+            own = LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0")
+        except Exception as error:
+            raise ClusterFailed(
+                f"cluster='local' could not start its processes ({type(error).__name__}: {error}); each of them imports "
+                "the script that is run, which must not fit when it is imported: put what it does below "
+                "if __name__ == '__main__':"
+            ) from error
+        with own, Client(own) as client:
             yield client
-        return
-    with (
-        dask.config.set(PATIENT),
-        LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0") as own,
-        Client(own) as client,
-        client.as_current(),
-    ):
-        yield client
 
 
 def insisting_on(client: "Client | None") -> Listener | None:
