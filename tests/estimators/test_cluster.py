@@ -238,7 +238,9 @@ def test_a_local_cluster_ends_with_the_fit():
 def test_a_script_that_fits_when_it_is_imported_is_told_what_to_do(tmp_path):
     pytest.importorskip("distributed")
     script = tmp_path / "script.py"
-    script.write_text("from kernelcg import KernelRidge\nKernelRidge(cluster='local', n_jobs=1).fit([[0.0], [1]], [0, 1])")
+    script.write_text(
+        "from kernelcg import KernelRidge\nKernelRidge(cluster='local', n_jobs=1).fit([[0.0], [1]], [0, 1])"
+    )
     command = [sys.executable, "-W", "ignore", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     *_, last = done.stderr.strip().splitlines()
@@ -251,6 +253,8 @@ def test_a_script_that_fits_when_it_is_imported_is_told_what_to_do(tmp_path):
 def test_what_is_no_cluster_is_refused(cluster):
     with pytest.raises(ValueError, match="cluster must be None"):
         regressor(cluster).fit(*data(20))
+    with pytest.raises(ValueError, match=r"cluster must be None.*cluster\.get_client\(\)"):
+        KernelRidge(cluster=cluster).fit(*data(20))
 
 
 def test_an_address_where_nobody_answers():

@@ -21,6 +21,12 @@ logger = logging.getLogger("kernelcg")
 # scheduler keeps the last 1,000 messages of up to a megabyte to each worker, for developers
 PATIENT = {"distributed.deploy.lost-worker-timeout": "10 minutes", "distributed.admin.low-level-log-length": 10}
 
+CLUSTERS = (
+    "None, 'local', the address of a scheduler, or a synchronous dask.distributed.Client (cluster.get_client() makes "
+    "one of a LocalCluster, SLURMCluster and the like)"
+)
+"""What a parameter ``cluster`` may be, in words."""
+
 
 def is_cluster(value: Any) -> bool:
     """Say whether a parameter ``cluster`` means something: None, "local", an address, or a client."""
@@ -41,6 +47,8 @@ def connected(cluster: Any, workers: int | None) -> Iterator["Client | None"]:
     A client is the user's, who closes it. Connections to an address are closed with the last model that uses them.
     "local" starts one process with one thread for each core, or ``workers`` of them, and ends them afterwards.
     """
+    if not is_cluster(cluster):
+        raise ValueError(f"cluster must be {CLUSTERS}, not {cluster!r}")
     if cluster is None:
         yield None
         return
@@ -68,8 +76,8 @@ def _own_processes(workers: int | None) -> Iterator["Client"]:
             own = LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0")
         except Exception as error:
             raise ClusterFailed(
-                f"cluster='local' could not start its processes ({type(error).__name__}: {error}); each of them imports "
-                "the script that is run, which must not fit when it is imported: put what it does below "
+                f"cluster='local' could not start its processes ({type(error).__name__}: {error}); each of them "
+                "imports the script that is run, which must not fit when it is imported: put what it does below "
                 "if __name__ == '__main__':"
             ) from error
         with own, Client(own) as client:
