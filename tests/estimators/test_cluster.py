@@ -19,6 +19,7 @@ from sklearn.base import clone
 import kernelcg
 from kernelcg import GPClassifier, GPGeneralizedRegressor, GPRegressor, KernelRidge
 from kernelcg.backends import dask as dask_backend
+from kernelcg.backends.cluster import Cluster
 from kernelcg.errors import ClusterFailed
 from kernelcg.estimators.cluster_connection import connected
 from kernelcg.events import EventKind
@@ -203,6 +204,8 @@ def test_a_fit_does_not_go_on_alone_when_its_connection_is_closed(client):
     with pytest.raises(ClusterFailed, match="closed during the fit"):
         model.fit(X, y, callback=lambda event: event.kind is EventKind.STEP and model.cluster.close())
     assert not hasattr(model, "posterior_")
+    with pytest.raises(ClusterFailed, match="was closed; connect again"):
+        model.fit(X, y)
 
 
 # ways to name a cluster
@@ -308,6 +311,9 @@ def test_workers_with_another_version_are_refused(tmp_path):
             client.wait_for_workers(1, timeout=PATIENCE)
             with pytest.raises(ClusterFailed, match=r"has kernelcg 9\.9\.9, but this is kernelcg"):
                 regressor(client).fit(*data())
+            joined_late = Cluster(client)  # where nobody has asked the workers
+            with pytest.raises(ClusterFailed, match=r"has kernelcg 9\.9\.9, but this is kernelcg"):
+                joined_late.collect(joined_late.map(len, ["ab"]))
         finally:
             worker.kill()
             worker.wait()

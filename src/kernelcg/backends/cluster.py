@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
 from importlib import metadata, util
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -80,23 +81,24 @@ class Cluster:
             raise ClusterFailed(self._nobody()) from None
         except OSError as error:
             raise ClusterFailed(f"the cluster was lost: {error}; start it again") from error
-        own = metadata.version("kernelcg")
+        own = installed_version()
         found = self.client.run(metadata.version, "kernelcg", on_error="return")
         for worker, version in found.items():
             if isinstance(version, metadata.PackageNotFoundError):
                 raise ClusterFailed(f"worker {worker} has no kernelcg; install kernelcg {own} there and restart it")
-            if isinstance(version, str) and version != own:
-                raise ClusterFailed(
-                    f"worker {worker} has kernelcg {version}, but this is kernelcg {own}; install the same version "
-                    "everywhere and restart the workers"
-                )
+            if isinstance(version, str):
+                _require_version(version, own, worker)
 
     def map(self, task: Callable[..., Any], *arguments: Collection[Any], **same: Any) -> "list[Future[Any]]":
-        """Send one task for each tuple of arguments, futures among them; ``same`` are those that all tasks share."""
+        """Send one task for each tuple of arguments, futures among them; ``same`` are those that all tasks share.
+
+        A worker with another version of this library refuses the task, also one that has joined since data were sent.
+        """
         import dask
 
+        done, name = partial(_done_by_the_same_version, task, installed_version()), task.__name__
         with dask.config.set({GRAPH_WARNING: "1PB"}), _losses_told():
-            found: list[Future[Any]] = self.client.map(task, *arguments, pure=False, **same)
+            found: list[Future[Any]] = self.client.map(done, *arguments, pure=False, key=name, **same)
             return found
 
     def collect(self, futures: "Sequence[Future[Any]]") -> list[Any]:
@@ -134,6 +136,28 @@ class Cluster:
         )
 
 
+@cache
+def installed_version() -> str:
+    """Return the version of this library in this process."""
+    return metadata.version("kernelcg")
+
+
+def _done_by_the_same_version(task: Callable[..., Any], version: str, *arguments: Any, **same: Any) -> Any:
+    """Do a task on a worker whose version of this library is that of the process that sends it."""
+    from distributed import get_worker
+
+    _require_version(installed_version(), version, get_worker().address)
+    return task(*arguments, **same)
+
+
+def _require_version(found: str, own: str, worker: str) -> None:
+    if found != own:
+        raise ClusterFailed(
+            f"worker {worker} has kernelcg {found}, but this is kernelcg {own}; install the same version everywhere "
+            "and restart the workers"
+        )
+
+
 @contextmanager
 def _losses_told() -> Iterator[None]:
     """Raise `ClusterFailed` where Dask says that a cluster or what was on it is lost."""
@@ -146,6 +170,13 @@ def _losses_told() -> Iterator[None]:
         raise ClusterFailed(
             f"{error.allowed_failures + 1} workers were lost one after the other with the same task, the last at "
             f"{error.last_worker.address}; they may have too little memory"
+        ) from error
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "kernelcg":
+            raise
+        raise ClusterFailed(
+            f"a worker that has joined has no kernelcg ({error}); install kernelcg {installed_version()} there and "
+            "restart it"
         ) from error
     except (CancelledError, CommClosedError) as error:
         raise ClusterFailed(

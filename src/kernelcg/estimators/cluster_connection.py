@@ -60,6 +60,10 @@ def connected(cluster: Any, workers: int | None) -> Iterator["Client | None"]:
             yield client
         return
     client = cluster if _is_client(cluster) else _client_at(cluster)
+    if _is_closed(client):
+        raise ClusterFailed(
+            f"cluster={cluster!r} is a connection that was closed; connect again and give the new client"
+        )
     logger.info("cluster: dashboard at %s", client.dashboard_link)
     with client.as_current():  # Dask arrays of the user are computed there
         yield client
@@ -93,13 +97,17 @@ def insisting_on(client: "Client | None") -> Listener | None:
         return None
 
     def listen(_: Event) -> None:
-        if client.status in ("closing", "closed"):
+        if _is_closed(client):
             raise ClusterFailed(
                 "the connection to the cluster was closed during the fit; connect and fit again, from the saved state "
                 "if there is one"
             )
 
     return listen
+
+
+def _is_closed(client: "Client") -> bool:
+    return client.status in ("closing", "closed")
 
 
 def _client_at(address: str) -> "Client":
