@@ -66,6 +66,15 @@ def test_faults_in_lazy_data_are_named():
         ridge().fit(da.from_array(X, chunks=70), y)
 
 
+def test_what_is_masked_in_lazy_data_is_missing():
+    X, y = data()
+    lazy = da.ma.masked_array(
+        da.from_array(X, chunks=70), da.from_array(np.arange(600).reshape(300, 2) == 247, chunks=70)
+    )
+    with pytest.raises(ValueError, match="column 1 of X holds NaN in row 123"):
+        ridge().fit(lazy, y)
+
+
 # predictions
 
 
