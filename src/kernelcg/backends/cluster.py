@@ -60,14 +60,28 @@ class Cluster:
 
     def workforce(self) -> Workforce:
         """Return who can work now: nobody, where the scheduler does not answer."""
-        workers = self.client.scheduler_info(n_workers=-1).get("workers", {}).values()
+        workers = (self._known() or {}).values()
         return Workforce(
             len(workers), sum(one["nthreads"] for one in workers), sum(one["memory_limit"] or 0 for one in workers)
         )
 
+    def _known(self) -> dict[str, Any] | None:
+        """Return what the scheduler knows of every worker; None where it does not answer, as when it is very busy.
+
+        ``Client.scheduler_info`` returns what the client has heard last, and Dask's own queries, every two seconds,
+        leave out the workers.
+        """
+        if not self.is_open:
+            return None
+        try:
+            answer: dict[str, Any] = self.client.sync(cast(Any, self.client.scheduler).identity)
+        except OSError:
+            return None
+        return cast(dict[str, Any], answer["workers"])
+
     def each(self, ask: Callable[[], Answer]) -> list[tuple[int, Answer]]:
         """Return the threads and the answer of every worker that gives one."""
-        threads = {name: one["nthreads"] for name, one in self.client.scheduler_info(n_workers=-1)["workers"].items()}
+        threads = {name: one["nthreads"] for name, one in (self._known() or {}).items()}
         found = self.client.run(ask, on_error="return")
         answered = {name: answer for name, answer in found.items() if not isinstance(answer, BaseException)}
         return [(threads[name], answer) for name, answer in answered.items() if name in threads]
@@ -124,7 +138,7 @@ class Cluster:
             concurrent.futures.wait([pending], timeout=LOOK_EVERY)
             if pending.done():
                 return pending.result()
-            alone = not self.is_open or self.workforce().workers == 0
+            alone = not self.is_open or self._known() == {}
             alone_since = (alone_since or time.monotonic()) if alone else None
             if alone_since is not None and time.monotonic() - alone_since > self.patience:
                 raise ClusterFailed(self._nobody())

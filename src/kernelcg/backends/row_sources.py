@@ -46,7 +46,7 @@ def unmasked(values: Any) -> Any:
         return values.data
     if values.dtype.kind not in "biuf":
         raise TypeError(f"a masked array of {values.dtype} cannot be used; leave out the rows that are masked")
-    return values.astype(np.float64).filled(np.nan)
+    return np.ma.filled(values.astype(np.float64), np.nan)
 
 
 class CopiedRows(np.memmap):
