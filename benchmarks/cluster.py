@@ -18,6 +18,8 @@ programs: of these alone with ``unshare -n sh -c "ip link set lo up; python benc
 """
 
 import argparse
+import ctypes
+import gc
 import os
 import random
 import signal
@@ -36,6 +38,7 @@ from typing import Any
 import numpy as np
 import torch
 from distributed import Client
+from sklearn.base import clone
 from table import Table
 
 from kernelcg import GPRegressor, KernelRidge, backends
@@ -211,8 +214,8 @@ def memory(n: int, table: Table) -> None:
             expected = (0 if how == "in a file" else 2 * 8 * n * features) + 6 * 8 * n * columns
             row = {"n": n, "features": features, "k": columns, "X": how, "X MB": 8 * n * features // 10**6}
             row |= {"V MB": 8 * n * columns // 10**6, "products": PRODUCTS}
-            table.add(row | {"driver grew MB": max(grown) // 10**6, "formula MB": expected // 10**6})
             del K
+            table.add(row | {"driver grew MB": max(grown) // 10**6, "formula MB": expected // 10**6})
 
 
 def bound_to_file(client: Client, path: Path, *, by_reference: bool) -> KernelMatrix:
@@ -226,6 +229,8 @@ def bound_to_file(client: Client, path: Path, *, by_reference: bool) -> KernelMa
 @contextmanager
 def own_memory() -> Iterator[list[int]]:
     """Collect by how much this process grows while this lasts, pages of mapped files not counted."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what was used before is not there to be used again
     before, grown, done = status("self", "RssAnon"), [0], threading.Event()
 
     def watch() -> None:
@@ -269,6 +274,7 @@ def ridge(n: int, table: Table) -> None:
         allowed = int(0.7 * 8 * n * features)
         options = {"method": "iterative", "preconditioner": None, "probes": 1, "memory": allowed, "rtol": 1e-4}
         model = KernelRidge(1.0, kernel=RBF(30.0), cluster=client, **options)
+        clone(model).fit(np.load(path, mmap_mode="r")[:100], y[:100])  # what is imported and measured once
         began = time.perf_counter()
         with own_memory() as grown:
             model.fit(np.load(path, mmap_mode="r"), y)
@@ -431,7 +437,7 @@ WORK: dict[str, tuple[Callable[[int, Table], None], int]] = {
     "overhead": (overhead, 100_000),
     "memory": (memory, 500_000),
     "steady": (steady, 6_000),
-    "ridge": (ridge, 20_000),
+    "ridge": (ridge, 6_000),
     "faults": (faults, 12_000),
 }
 
