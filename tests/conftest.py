@@ -4,6 +4,7 @@ import os
 
 import pytest
 import torch
+from both_workers import await_both
 from bound import OnGpu, Storing
 from hypothesis import HealthCheck, Phase, settings
 from strategies import BACKENDS, DTYPES, NATIVE, TRITON
@@ -90,7 +91,7 @@ def backend_within(request):
 
 
 @pytest.fixture(scope="session")
-def client():
+def two_workers():
     """Return a connection to two workers, processes of this machine with one thread each."""
     distributed = pytest.importorskip("distributed")
     import dask
@@ -102,6 +103,13 @@ def client():
         distributed.Client(own, set_as_default=False) as found,
     ):
         yield found
+
+
+@pytest.fixture
+def client(two_workers):
+    """Return the connection to the two workers once both answer, whatever another test has done to them."""
+    await_both(two_workers)
+    return two_workers
 
 
 @pytest.fixture

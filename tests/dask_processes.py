@@ -30,8 +30,13 @@ def worker_at(host, scheduler):
     return started("worker", scheduler, "--no-nanny", "--nthreads", "1", "--host", host, "--memory-limit", "2GB")
 
 
-def free_port(host="127.0.0.1"):
-    """Return the number of a port that nobody uses."""
+def free_address():
+    """Return a host and the number of a port for a scheduler.
+
+    The host is a loopback address of this process alone: nobody else takes its ports while no scheduler is there.
+    """
+    number = os.getpid()
+    host = f"127.{64 + (number >> 16) % 64}.{(number >> 8) % 256}.{number % 256}"
     with socket.socket() as one:
         one.bind((host, 0))
-        return one.getsockname()[1]
+        return host, one.getsockname()[1]

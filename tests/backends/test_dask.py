@@ -1,5 +1,6 @@
 """Products and gradients on a cluster of two processes: right, the same bits with any workers, and never in silence."""
 
+import concurrent.futures
 import os
 import pickle
 import signal
@@ -16,6 +17,7 @@ from strategies import DTYPES, KERNELS, normal
 
 from kernelcg import backends
 from kernelcg.backends import cluster_tasks as tasks
+from kernelcg.backends.cluster import Cluster
 from kernelcg.backends.dask import BLOCK_GROWTH, LEAST_BLOCK
 from kernelcg.backends.file_rows import FileRows
 from kernelcg.backends.references import Reference
@@ -28,7 +30,7 @@ ROWS, BLOCK = 400, 150
 SOME = ["rbf", "matern32 ard", "multiple of a sum", "periodic", "sum with linear"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def backend(client):
     return backends.Dask(client=client, block_rows=BLOCK)
 
@@ -339,6 +341,32 @@ def test_without_workers_it_gives_up(client, backend):
     finally:
         resized(client, 2)
     assert torch.equal(calm.product(V), undisturbed)
+
+
+def test_workers_are_counted_by_asking_the_scheduler(client, monkeypatch):
+    """What Dask's client has heard last lacks the workers, if it comes from a query of its own."""
+
+    async def of_its_own(n_workers=0):
+        client._scheduler_identity = {"workers": {}}
+
+    monkeypatch.setattr(client, "_update_scheduler_info", of_its_own)
+    cluster = Cluster(client)
+    assert (cluster.workforce().workers, cluster.workforce().threads) == (2, 2)
+    assert len(cluster.each(os.getpid)) == 2
+
+
+def test_a_scheduler_that_does_not_answer_for_a_while_is_not_one_without_workers(client, monkeypatch):
+    class Busy:
+        async def identity(self):
+            raise TimeoutError
+
+    impatient, pending = Cluster(client, patience=0.1), concurrent.futures.Future()
+    later = threading.Timer(2.5, pending.set_result, ("done",))
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "scheduler", Busy())
+        later.start()
+        assert impatient._awaited(pending) == "done"
+    later.join()
 
 
 class Broken(RBF):

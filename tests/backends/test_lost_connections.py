@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 import torch
 from both_workers import PATIENCE
-from dask_processes import free_port, scheduler_at, worker_at
+from dask_processes import free_address, scheduler_at, worker_at
 from strategies import normal
 
 from kernelcg import backends
@@ -46,16 +46,16 @@ def product(client, **options):
 
 
 def test_a_scheduler_that_is_lost_and_started_again():
-    port = free_port()
-    address = f"tcp://127.0.0.1:{port}"
+    host, port = free_address()
+    address = f"tcp://{host}:{port}"
     with ExitStack() as stack:
         first = stack.enter_context(ExitStack())
-        first.enter_context(scheduler_at("127.0.0.1", port))
+        first.enter_context(scheduler_at(host, port))
         first.enter_context(worker_at("127.0.0.2", address))
         client = stack.enter_context(connected(address))
         K, found = product(client)
         first.close()
-        stack.enter_context(scheduler_at("127.0.0.1", port))
+        stack.enter_context(scheduler_at(host, port))
         stack.enter_context(worker_at("127.0.0.3", address))
         with connected(address) as another:
             assert torch.equal(product(another)[1], found)
@@ -64,10 +64,10 @@ def test_a_scheduler_that_is_lost_and_started_again():
 
 
 def test_a_scheduler_that_is_lost_for_good():
-    port = free_port()
-    address = f"tcp://127.0.0.1:{port}"
+    host, port = free_address()
+    address = f"tcp://{host}:{port}"
     with ExitStack() as stack:
-        scheduler = stack.enter_context(scheduler_at("127.0.0.1", port))
+        scheduler = stack.enter_context(scheduler_at(host, port))
         stack.enter_context(worker_at("127.0.0.2", address))
         client = stack.enter_context(connected(address, reconnecting=20))
         K, found = product(client)
@@ -79,10 +79,10 @@ def test_a_scheduler_that_is_lost_for_good():
 
 
 def test_the_last_worker_is_lost_with_results_that_were_not_fetched(monkeypatch):
-    port = free_port()
-    address = f"tcp://127.0.0.1:{port}"
+    host, port = free_address()
+    address = f"tcp://{host}:{port}"
     with ExitStack() as stack:
-        stack.enter_context(scheduler_at("127.0.0.1", port))
+        stack.enter_context(scheduler_at(host, port))
         worker = stack.enter_context(worker_at("127.0.0.2", address))
         client = stack.enter_context(connected(address))
         K, _ = product(client, patience=2.0)

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import torch
 from both_workers import PATIENCE, await_both, data
-from dask_processes import free_port
 from sklearn.base import clone
 
 import kernelcg
 from kernelcg import GPClassifier, GPGeneralizedRegressor, GPRegressor, KernelRidge
 from kernelcg.backends import dask as dask_backend
+from kernelcg.backends.cluster import Cluster
 from kernelcg.errors import ClusterFailed
 from kernelcg.estimators.cluster_connection import connected
 from kernelcg.events import EventKind
@@ -204,6 +204,8 @@ def test_a_fit_does_not_go_on_alone_when_its_connection_is_closed(client):
     with pytest.raises(ClusterFailed, match="closed during the fit"):
         model.fit(X, y, callback=lambda event: event.kind is EventKind.STEP and model.cluster.close())
     assert not hasattr(model, "posterior_")
+    with pytest.raises(ClusterFailed, match="was closed; connect again"):
+        model.fit(X, y)
 
 
 # ways to name a cluster
@@ -236,10 +238,26 @@ def test_a_local_cluster_ends_with_the_fit():
     assert np.allclose(there.predict(X), regressor().fit(X, y).predict(X), rtol=1e-5)
 
 
+def test_a_script_that_fits_when_it_is_imported_is_told_what_to_do(tmp_path):
+    pytest.importorskip("distributed")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from kernelcg import KernelRidge\nKernelRidge(cluster='local', n_jobs=1).fit([[0.0], [1]], [0, 1])"
+    )
+    command = [sys.executable, "-W", "ignore", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    *_, last = done.stderr.strip().splitlines()
+    assert done.returncode == 1
+    assert last.startswith("kernelcg.errors.ClusterFailed: cluster='local' could not start its processes"), done.stderr
+    assert "below if __name__ == '__main__':" in last
+
+
 @pytest.mark.parametrize("cluster", [3, True, object()])
 def test_what_is_no_cluster_is_refused(cluster):
     with pytest.raises(ValueError, match="cluster must be None"):
         regressor(cluster).fit(*data(20))
+    with pytest.raises(ValueError, match=r"cluster must be None.*cluster\.get_client\(\)"):
+        KernelRidge(cluster=cluster).fit(*data(20))
 
 
 def test_an_address_where_nobody_answers():
@@ -249,7 +267,7 @@ def test_an_address_where_nobody_answers():
         dask.config.set({"distributed.comm.timeouts.connect": "0.3s"}),
         pytest.raises(ValueError, match="cannot be reached"),
     ):
-        regressor(f"tcp://127.0.0.1:{free_port()}").fit(*data(20))
+        regressor("tcp://127.0.0.1:1").fit(*data(20))  # a port below those that programs are given
 
 
 # what leaves the process
@@ -293,6 +311,9 @@ def test_workers_with_another_version_are_refused(tmp_path):
             client.wait_for_workers(1, timeout=PATIENCE)
             with pytest.raises(ClusterFailed, match=r"has kernelcg 9\.9\.9, but this is kernelcg"):
                 regressor(client).fit(*data())
+            joined_late = Cluster(client)  # where nobody has asked the workers
+            with pytest.raises(ClusterFailed, match=r"has kernelcg 9\.9\.9, but this is kernelcg"):
+                joined_late.collect(joined_late.map(len, ["ab"]))
         finally:
             worker.kill()
             worker.wait()

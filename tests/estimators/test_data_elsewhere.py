@@ -66,6 +66,15 @@ def test_faults_in_lazy_data_are_named():
         ridge().fit(da.from_array(X, chunks=70), y)
 
 
+def test_what_is_masked_in_lazy_data_is_missing():
+    X, y = data()
+    lazy = da.ma.masked_array(
+        da.from_array(X, chunks=70), da.from_array(np.arange(600).reshape(300, 2) == 247, chunks=70)
+    )
+    with pytest.raises(ValueError, match="column 1 of X holds NaN in row 123"):
+        ridge().fit(lazy, y)
+
+
 # predictions
 
 
@@ -99,6 +108,19 @@ def test_a_dask_array_is_predicted_chunk_by_chunk(points):
         assert isinstance(found, da.Array)
         assert (found.shape, found.dtype, found.chunks[0]) == (expected.shape, expected.dtype, (40, 40, 10))
         assert np.array_equal(found.compute(scheduler="sync"), expected)
+
+
+def test_chunks_without_rows_have_no_answers(points):
+    regressor, *_ = models()
+    lazy = da.from_array(points, chunks=(40, 2))
+    some = lazy[da.from_array(np.arange(90) >= 40, chunks=40)]  # nothing is left of the first chunk
+    expected = regressor.predict(points[40:])
+    found, std = regressor.predict(some, return_std=True)
+    assert np.allclose(found.compute(scheduler="sync"), expected, rtol=1e-12, atol=1e-12)
+    assert std.compute(scheduler="sync").shape == (50,)
+    assert regressor.predict(lazy[:0]).compute(scheduler="sync").shape == (0,)
+    with pytest.raises(ValueError, match="this Dask array has 1 dimensions"):
+        regressor.predict(lazy[:, 0])
 
 
 def test_several_answers_are_several_dask_arrays(points):

@@ -235,3 +235,30 @@ def test_densities_are_of_numbers():
         with pytest.raises(ValueError, match="y must be finite"):
             model.log_predictive_density(X, [wrong, *y[1:]])
     assert np.isneginf(model.log_predictive_density(X, np.full(len(y), 1e300))).all()
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_what_is_masked_is_missing(name):
+    """NumPy hands on the numbers below a mask, often -9999 or 1e20, unless it is asked."""
+    X, y = rows()
+    fitted = ESTIMATORS[name]().fit(X, y)
+    hidden, below = np.arange(20) == 4, np.where(np.arange(20) == 4, -9999, y)
+    with pytest.raises(ValueError, match=r"NaN"):
+        ESTIMATORS[name]().fit(X, np.ma.masked_array(below, hidden))
+    in_X = np.ma.masked_array(X, (np.arange(60) == 14).reshape(20, 3))
+    with pytest.raises(ValueError, match="column 2 of X holds NaN in row 4"):
+        ESTIMATORS[name]().fit(in_X, y)
+    with pytest.raises(ValueError, match="column 2 of X holds NaN in row 4"):
+        fitted.predict(in_X)
+    assert np.array_equal(fitted.predict(np.ma.masked_array(X, False)), fitted.predict(X))
+    if name == "regressor":
+        with pytest.warns(UserWarning, match="1 of 20 rows are left out"):
+            kept = ESTIMATORS[name](missing="drop").fit(X, np.ma.masked_array(below, hidden))
+        expected = ESTIMATORS[name]().fit(X[~hidden], y[~hidden])
+        assert np.array_equal(kept.predict(X), expected.predict(X))
+
+
+def test_masked_words_are_refused():
+    X, y = rows()
+    with pytest.raises(TypeError, match="leave out the rows that are masked"):
+        ESTIMATORS["classifier"]().fit(X, np.ma.masked_array(np.where(y, "yes", "no"), np.arange(20) == 4))

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
 from importlib import metadata, util
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -59,14 +60,28 @@ class Cluster:
 
     def workforce(self) -> Workforce:
         """Return who can work now: nobody, where the scheduler does not answer."""
-        workers = self.client.scheduler_info(n_workers=-1).get("workers", {}).values()
+        workers = (self._known() or {}).values()
         return Workforce(
             len(workers), sum(one["nthreads"] for one in workers), sum(one["memory_limit"] or 0 for one in workers)
         )
 
+    def _known(self) -> dict[str, Any] | None:
+        """Return what the scheduler knows of every worker; None where it does not answer, as when it is very busy.
+
+        ``Client.scheduler_info`` returns what the client has heard last, and Dask's own queries, every two seconds,
+        leave out the workers.
+        """
+        if not self.is_open:
+            return None
+        try:
+            answer: dict[str, Any] = self.client.sync(cast(Any, self.client.scheduler).identity)
+        except OSError:
+            return None
+        return cast(dict[str, Any], answer["workers"])
+
     def each(self, ask: Callable[[], Answer]) -> list[tuple[int, Answer]]:
         """Return the threads and the answer of every worker that gives one."""
-        threads = {name: one["nthreads"] for name, one in self.client.scheduler_info(n_workers=-1)["workers"].items()}
+        threads = {name: one["nthreads"] for name, one in (self._known() or {}).items()}
         found = self.client.run(ask, on_error="return")
         answered = {name: answer for name, answer in found.items() if not isinstance(answer, BaseException)}
         return [(threads[name], answer) for name, answer in answered.items() if name in threads]
@@ -80,23 +95,24 @@ class Cluster:
             raise ClusterFailed(self._nobody()) from None
         except OSError as error:
             raise ClusterFailed(f"the cluster was lost: {error}; start it again") from error
-        own = metadata.version("kernelcg")
+        own = installed_version()
         found = self.client.run(metadata.version, "kernelcg", on_error="return")
         for worker, version in found.items():
             if isinstance(version, metadata.PackageNotFoundError):
                 raise ClusterFailed(f"worker {worker} has no kernelcg; install kernelcg {own} there and restart it")
-            if isinstance(version, str) and version != own:
-                raise ClusterFailed(
-                    f"worker {worker} has kernelcg {version}, but this is kernelcg {own}; install the same version "
-                    "everywhere and restart the workers"
-                )
+            if isinstance(version, str):
+                _require_version(version, own, worker)
 
     def map(self, task: Callable[..., Any], *arguments: Collection[Any], **same: Any) -> "list[Future[Any]]":
-        """Send one task for each tuple of arguments, futures among them; ``same`` are those that all tasks share."""
+        """Send one task for each tuple of arguments, futures among them; ``same`` are those that all tasks share.
+
+        A worker with another version of this library refuses the task, also one that has joined since data were sent.
+        """
         import dask
 
+        done, name = partial(_done_by_the_same_version, task, installed_version()), task.__name__
         with dask.config.set({GRAPH_WARNING: "1PB"}), _losses_told():
-            found: list[Future[Any]] = self.client.map(task, *arguments, pure=False, **same)
+            found: list[Future[Any]] = self.client.map(done, *arguments, pure=False, key=name, **same)
             return found
 
     def collect(self, futures: "Sequence[Future[Any]]") -> list[Any]:
@@ -122,7 +138,7 @@ class Cluster:
             concurrent.futures.wait([pending], timeout=LOOK_EVERY)
             if pending.done():
                 return pending.result()
-            alone = not self.is_open or self.workforce().workers == 0
+            alone = not self.is_open or self._known() == {}
             alone_since = (alone_since or time.monotonic()) if alone else None
             if alone_since is not None and time.monotonic() - alone_since > self.patience:
                 raise ClusterFailed(self._nobody())
@@ -131,6 +147,28 @@ class Cluster:
         return (
             f"the cluster has had no workers for {self.patience:g} s; start workers and fit again, from the saved "
             "state if there is one"
+        )
+
+
+@cache
+def installed_version() -> str:
+    """Return the version of this library in this process."""
+    return metadata.version("kernelcg")
+
+
+def _done_by_the_same_version(task: Callable[..., Any], version: str, *arguments: Any, **same: Any) -> Any:
+    """Do a task on a worker whose version of this library is that of the process that sends it."""
+    from distributed import get_worker
+
+    _require_version(installed_version(), version, get_worker().address)
+    return task(*arguments, **same)
+
+
+def _require_version(found: str, own: str, worker: str) -> None:
+    if found != own:
+        raise ClusterFailed(
+            f"worker {worker} has kernelcg {found}, but this is kernelcg {own}; install the same version everywhere "
+            "and restart the workers"
         )
 
 
@@ -146,6 +184,13 @@ def _losses_told() -> Iterator[None]:
         raise ClusterFailed(
             f"{error.allowed_failures + 1} workers were lost one after the other with the same task, the last at "
             f"{error.last_worker.address}; they may have too little memory"
+        ) from error
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "kernelcg":
+            raise
+        raise ClusterFailed(
+            f"a worker that has joined has no kernelcg ({error}); install kernelcg {installed_version()} there and "
+            "restart it"
         ) from error
     except (CancelledError, CommClosedError) as error:
         raise ClusterFailed(

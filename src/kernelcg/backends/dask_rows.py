@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from kernelcg.backends.row_sources import Floats, RowSource
+from kernelcg.backends.row_sources import Floats, RowSource, unmasked
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class DaskRows(RowSource):
         return cls(tuple(accumulate(array.chunks[0], initial=0)), array.shape[1], array)
 
     def read(self, start: int, stop: int) -> Floats:
-        return np.asarray(self.array[start:stop].compute(), dtype=np.float64)
+        return np.asarray(unmasked(self.array[start:stop].compute()), dtype=np.float64)
 
 
 def dask_array(values: Any) -> Any | None:

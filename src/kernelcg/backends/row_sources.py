@@ -5,6 +5,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,20 @@ class RowSource(ABC):
     @abstractmethod
     def read(self, start: int, stop: int) -> Floats:
         """Return some rows, on whichever machine this is called."""
+
+
+def unmasked(values: Any) -> Any:
+    """Return a masked array with NaN for what is masked, and anything else as it is.
+
+    Other functions of NumPy go on with whatever number lies below a mask.
+    """
+    if not isinstance(values, np.ma.MaskedArray):
+        return values
+    if not np.ma.is_masked(values):
+        return values.data
+    if values.dtype.kind not in "biuf":
+        raise TypeError(f"a masked array of {values.dtype} cannot be used; leave out the rows that are masked")
+    return np.ma.filled(values.astype(np.float64), np.nan)
 
 
 class CopiedRows(np.memmap):

@@ -44,12 +44,14 @@ def _chunked(model: Any, name: str, X: Any, args: tuple[Any, ...], options: dict
     """Return what a method answers, with the shapes and types that it has for one row of zeros."""
     from dask.delayed import delayed
 
+    if X.ndim != 2:
+        raise ValueError(f"X must have rows and columns, but this Dask array has {X.ndim} dimensions; reshape it")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         example = _asked(model, name, np.zeros((1, X.shape[1])), args, options)
     sent = delayed(model, name=f"model-{uuid4().hex}")
     chunks = X.rechunk({1: -1}).to_delayed()[:, 0]
-    answers = [delayed(_asked)(sent, name, chunk, args, options) for chunk in chunks]
+    answers = [delayed(_asked_of_chunk)(sent, name, chunk, args, options, example) for chunk in chunks]
     if not isinstance(example, tuple):
         return _joined(iter(answers), X.chunks[0], example)
     return tuple(_joined((one[place] for one in answers), X.chunks[0], its) for place, its in enumerate(example))
@@ -64,6 +66,15 @@ def _joined(answers: Iterator[Any], rows: tuple[int, ...], example: NDArray[Any]
             for one, count in zip(answers, rows, strict=True)
         ]
     )
+
+
+def _asked_of_chunk(
+    model: Any, name: str, X: NDArray[Any], args: tuple[Any, ...], options: dict[str, Any], example: Any
+) -> Any:
+    """Return the answer for the rows of a chunk, also if it has none, as after a selection of rows."""
+    if len(X):
+        return _asked(model, name, X, args, options)
+    return tuple(one[:0] for one in example) if isinstance(example, tuple) else example[:0]
 
 
 def _asked(model: Any, name: str, X: NDArray[Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:

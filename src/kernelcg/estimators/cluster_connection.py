@@ -21,6 +21,12 @@ logger = logging.getLogger("kernelcg")
 # scheduler keeps the last 1,000 messages of up to a megabyte to each worker, for developers
 PATIENT = {"distributed.deploy.lost-worker-timeout": "10 minutes", "distributed.admin.low-level-log-length": 10}
 
+CLUSTERS = (
+    "None, 'local', the address of a scheduler, or a synchronous dask.distributed.Client (cluster.get_client() makes "
+    "one of a LocalCluster, SLURMCluster and the like)"
+)
+"""What a parameter ``cluster`` may be, in words."""
+
 
 def is_cluster(value: Any) -> bool:
     """Say whether a parameter ``cluster`` means something: None, "local", an address, or a client."""
@@ -41,28 +47,45 @@ def connected(cluster: Any, workers: int | None) -> Iterator["Client | None"]:
     A client is the user's, who closes it. Connections to an address are closed with the last model that uses them.
     "local" starts one process with one thread for each core, or ``workers`` of them, and ends them afterwards.
     """
+    if not is_cluster(cluster):
+        raise ValueError(f"cluster must be {CLUSTERS}, not {cluster!r}")
     if cluster is None:
         yield None
         return
     reason = missing()
     if reason is not None:
         raise ValueError(f"cluster={cluster!r} cannot be used: {reason}")
+    if cluster == "local":
+        with _own_processes(workers) as client, client.as_current():
+            yield client
+        return
+    client = cluster if _is_client(cluster) else _client_at(cluster)
+    if _is_closed(client):
+        raise ClusterFailed(
+            f"cluster={cluster!r} is a connection that was closed; connect again and give the new client"
+        )
+    logger.info("cluster: dashboard at %s", client.dashboard_link)
+    with client.as_current():  # Dask arrays of the user are computed there
+        yield client
+
+
+@contextmanager
+def _own_processes(workers: int | None) -> Iterator["Client"]:
+    """Give a connection to workers that are processes of this machine, and end them afterwards."""
     import dask
     from distributed import Client, LocalCluster
 
-    if cluster != "local":
-        client = cluster if _is_client(cluster) else _client_at(cluster)
-        logger.info("cluster: dashboard at %s", client.dashboard_link)
-        with client.as_current():  # Dask arrays of the user are computed there
+    with dask.config.set(PATIENT):
+        try:
+            own = LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0")
+        except Exception as error:
+            raise ClusterFailed(
+                f"cluster='local' could not start its processes ({type(error).__name__}: {error}); each of them "
+                "imports the script that is run, which must not fit when it is imported: put what it does below "
+                "if __name__ == '__main__':"
+            ) from error
+        with own, Client(own) as client:
             yield client
-        return
-    with (
-        dask.config.set(PATIENT),
-        LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0") as own,
-        Client(own) as client,
-        client.as_current(),
-    ):
-        yield client
 
 
 def insisting_on(client: "Client | None") -> Listener | None:
@@ -74,13 +97,17 @@ def insisting_on(client: "Client | None") -> Listener | None:
         return None
 
     def listen(_: Event) -> None:
-        if client.status in ("closing", "closed"):
+        if _is_closed(client):
             raise ClusterFailed(
                 "the connection to the cluster was closed during the fit; connect and fit again, from the saved state "
                 "if there is one"
             )
 
     return listen
+
+
+def _is_closed(client: "Client") -> bool:
+    return client.status in ("closing", "closed")
 
 
 def _client_at(address: str) -> "Client":

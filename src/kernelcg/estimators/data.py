@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kernelcg.backends.dask_rows import DaskRows, dask_array
 from kernelcg.backends.references import Reference
-from kernelcg.backends.row_sources import RowSource, copied
+from kernelcg.backends.row_sources import RowSource, copied, unmasked
 from kernelcg.errors import warn_user
 
 Floats = NDArray[np.float64]
@@ -50,7 +50,8 @@ def _mapped(values: Floats) -> Tensor:
 def on_host(value: Any) -> Any:
     """Return a tensor, wherever it is and whether or not it has a gradient, as an array; anything else as it is.
 
-    A matrix that lies elsewhere is copied to a temporary file, from which the array is mapped; a vector is read.
+    A matrix that lies elsewhere is copied to a temporary file, from which the array is mapped; a vector is read. What
+    is masked is NaN.
     """
     if isinstance(value, Tensor):
         return value.detach().cpu().numpy()
@@ -58,8 +59,8 @@ def on_host(value: Any) -> Any:
         return copied(value)
     array = dask_array(value)
     if array is None:
-        return value
-    return copied(DaskRows.of(array)) if array.ndim == 2 else np.asarray(array.compute())
+        return unmasked(value)
+    return copied(DaskRows.of(array)) if array.ndim == 2 else np.asarray(unmasked(array.compute()))
 
 
 def as_floats(values: Any, name: str) -> Floats:

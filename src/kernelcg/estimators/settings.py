@@ -17,7 +17,7 @@ from torch import Generator
 from kernelcg import backends
 from kernelcg.arguments import positive
 from kernelcg.backends import Backend
-from kernelcg.estimators.cluster_connection import is_cluster
+from kernelcg.estimators.cluster_connection import CLUSTERS, is_cluster
 from kernelcg.estimators.data import LARGEST_VARIANCE, require_magnitude
 from kernelcg.estimators.kernel_check import require_covariance
 from kernelcg.estimators.sklearn_kernels import converted
@@ -96,7 +96,7 @@ OPTIONS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "kernel_per_output": (lambda v: isinstance(v, bool | np.bool_), "True or False"),
     "normalize_y": (lambda v: isinstance(v, bool | np.bool_), "True or False"),
     "missing": (lambda v: isinstance(v, str) and v in ("error", "drop"), "'error' or 'drop'"),
-    "cluster": (is_cluster, "None, 'local', the address of a scheduler, or a synchronous dask.distributed.Client"),
+    "cluster": (is_cluster, CLUSTERS),
     "n_jobs": (lambda v: v is None or (_whole(abs(v), 1) if _number(v) else False), "a whole number but 0, or None"),
     "verbose": (lambda v: isinstance(v, bool | np.bool_) or _whole(v, 0), "0, 1 or 2"),
 }
