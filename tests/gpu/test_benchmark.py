@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -97,6 +98,21 @@ def test_the_table_goes_on_where_it_stopped(scripts, monkeypatch, tmp_path):
     assert "not within" in rows["uci_pol"]["remark"]
     assert rows["eeg"]["remark"] == "OutOfMemoryError: too much"
     assert all(row["date"] == "2000-01-01" and "torch" in row["versions"] and row["device"] for row in rows.values())
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+def test_one_command_measures_although_a_test_failed(scripts, tmp_path):
+    """It ends with an error all the same, and its seconds are those of the whole."""
+    python, told = tmp_path / "python3", tmp_path / "told"
+    python.write_text(f'#!/bin/sh\necho "$@" >> {told}\ncase "$*" in *pytest\\ -q*) sleep 1; exit 1;; esac\n')
+    python.chmod(0o755)
+    command = ["make", "test-gpu", f"BIN={tmp_path}", "INSTALLED=", "WITHIN=590"]
+    done = subprocess.run(command, cwd=BENCHMARKS.parent, capture_output=True, check=False)
+    asked = told.read_text().splitlines()
+    assert done.returncode != 0
+    assert asked[0] == "benchmarks/gpu.py check"
+    assert "pytest -q -m gpu" in asked[2]
+    assert 500 < float(asked[3].removeprefix("benchmarks/gpu.py products fits --within ")) < 590
 
 
 def test_a_table_of_an_older_version_gets_the_new_columns(scripts, monkeypatch, tmp_path):
