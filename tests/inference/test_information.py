@@ -80,6 +80,12 @@ def test_information_is_a_square_whatever_the_condition_of_A(noise):
     assert float(torch.linalg.eigvalsh(found)[0]) > 0
 
 
+def test_curvature_lies_in_memory_as_torch_aligns_it():
+    """Libraries of the host may round by that, and NumPy's memory lies differently in each process."""
+    found = [Curvature().inverse(torch.eye(p, dtype=torch.float64)) for p in range(2, 40)]
+    assert all(one.data_ptr() % 64 == 0 for one in found)
+
+
 def test_there_is_no_information_without_a_formula():
     X, y = torch.linspace(0, 1, 9).double()[:, None], torch.ones(9, 1).double()
     problem = Regression(X, y)
