@@ -21,9 +21,10 @@ test: $(INSTALLED)  ## run all tests, in parallel, one thread each
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -q
 
 test-gpu: $(INSTALLED)  ## on a machine with a GPU: the contract on the card, then benchmarks/gpu.py; goes on where it stopped; WITHIN=590: seconds
-	PYTHONPATH=src $(BIN)/python3 benchmarks/gpu.py check
-	if $(BIN)/python3 -c "import pytest, hypothesis"; then PYTHONPATH=src $(BIN)/python3 -m pytest -q -m gpu; fi
-	PYTHONPATH=src $(BIN)/python3 benchmarks/gpu.py products fits --within $(or $(WITHIN),inf)
+	began=$$(date +%s); failed=0; PYTHONPATH=src $(BIN)/python3 benchmarks/gpu.py check || exit; \
+	if $(BIN)/python3 -c "import pytest, hypothesis"; then PYTHONPATH=src $(BIN)/python3 -m pytest -q -m gpu || failed=1; fi; \
+	within=$(if $(WITHIN),$$(($(WITHIN) + began - $$(date +%s))),inf); \
+	PYTHONPATH=src $(BIN)/python3 benchmarks/gpu.py products fits --within $$within && exit $$failed
 
 oldest:  ## install the oldest versions that are allowed into .venv-oldest, run a part of the tests with them
 	test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest

@@ -5,6 +5,7 @@ Within ``with CudaStandIn() as device`` torch has one CUDA device. Its tensors, 
 - say ``device == cuda:0`` and ``is_cuda``, as does all that is computed from them, in autograd and in any thread;
 - raise the error of CUDA where tensors of both sides meet in an operation that CUDA does not allow to mix them;
 - refuse NumPy and what CUDA has no code for (products of whole numbers, generators of the CPU);
+- refuse what CUDA adds up in another order each time: running sums, additions to the same row, sparse products;
 - count each read by the host in ``device.reads``: truth values, numbers, copies, sizes that depend on data, and
   factorisations that look at a code, with the line of the library that asked.
 
@@ -45,6 +46,9 @@ WAITING = {
 """Operations that wait for the device."""
 
 INTEGER_PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "dot", "mv", "addmv"}
+
+UNORDERED = {"cumsum", "cumprod", "logcumsumexp", "histc", "scatter_add", "put", "kthvalue", "median"}
+"""Operations on floats that CUDA does in another order each time, as torch says of `use_deterministic_algorithms`."""
 
 RANDOM = {"normal_", "uniform_", "bernoulli_", "random_", "exponential_", "cauchy_", "log_normal_", "geometric_"}
 
@@ -239,9 +243,25 @@ def _refuse(name, args, kwargs, leaves):
         raise RuntimeError(f"{MIXED} ({name} of tensors {[tuple(leaf.shape) for leaf in plain]} on the CPU)")
     if kind in INTEGER_PRODUCTS and not leaves[0].is_floating_point():
         raise RuntimeError(f'"{name}_cuda" not implemented for {leaves[0].dtype}')
+    if _has_no_order(kind, args, kwargs):
+        raise RuntimeError(f"{name} on CUDA does not add up in the same order each time")
     generator = kwargs.get("generator")
     if generator is not None and generator.device.type == "cpu":
         raise RuntimeError(f"Expected a 'cuda' device type for generator but found 'cpu' ({name})")
+
+
+def _has_no_order(kind, args, kwargs):
+    """Say whether CUDA does an operation in another order each time, so that the last digits are others."""
+    if kind in UNORDERED:
+        has_one_result = kind == "median" and len(args) == 1
+        return args[0].is_floating_point() and not has_one_result
+    if kind == "bincount":
+        return any(isinstance(one, torch.Tensor) for one in (*args[1:], kwargs.get("weights")))
+    if kind in ("index_add", "index_copy", "scatter_reduce"):
+        index, counts = args[2].held.reshape(-1), kind != "scatter_reduce" or args[4] not in ("amax", "amin")
+        return counts and len(index.unique()) < len(index)
+    is_product = kind in ("mm", "addmm", "mv", "addmv", "bmm", "baddbmm", "_sparse_mm", "matmul")
+    return is_product and any(isinstance(one, OnDevice) and one.layout != torch.strided for one in args)
 
 
 def _has_mask(indices):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -63,31 +64,81 @@ def test_the_table_goes_on_where_it_stopped(scripts, monkeypatch, tmp_path):
     monkeypatch.setattr(torch.version, "cuda", "none")
     asked = []
 
-    def process(command, timeout, **_):
+    def process(command, timeout, env, **_):
         asked.append(command[-1])
+        assert ("TRITON_CACHE_DIR" in env and "KERNELCG_CACHE" in env) == (command[-1] in scripts.table.REPEATED)
         if command[-1] == "uci_pol":
             raise subprocess.TimeoutExpired(command, timeout)
         if command[-1] == "letter":
             return SimpleNamespace(returncode=1, stdout="", stderr="DatasetNotFound: letter")
         if command[-1] == "eeg":
             return SimpleNamespace(returncode=1, stdout="", stderr="Traceback\nOutOfMemoryError: too much")
-        return SimpleNamespace(returncode=0, stdout=json.dumps({"rows": 7, "features": 2, "seconds": "1.5"}), stderr="")
+        first = asked.count(command[-1]) == 1
+        found = {"rows": 7, "features": 2, "seconds": "9" if first else "1.5", "remark": "certified"}
+        found |= {"numbers": "b" if command[-1] == "uci_elevators" and first else "a", "learning_steps": 76 + first}
+        return SimpleNamespace(returncode=0, stdout=json.dumps(found), stderr="")
 
     monkeypatch.setattr(scripts.table.subprocess, "run", process)
     monkeypatch.setattr(sys, "argv", ["gpu.py", "fits", "--date", "2000-01-01"])
     with CudaStandIn():
         scripts.table.main()
-        assert asked == list(scripts.fits.CASES)
+        twice = ("uci_protein", "uci_elevators")  # of uci_pol the first process took too long
+        assert asked == [name for case in scripts.fits.CASES for name in (case,) * (1 + (case in twice))]
+        known = len(asked)
         scripts.table.main()
-        assert asked[len(scripts.fits.CASES) :] == ["letter"]  # the set that was not there
+        assert asked[known:] == ["letter"]  # the set that was not there
     with (tmp_path / "gpu_2000-01-01.csv").open(newline="") as file:
         rows = {row["work"].removeprefix("fit "): row for row in csv.DictReader(file)}
     assert set(rows) == set(scripts.fits.CASES) - {"letter"}
-    assert rows["uci_protein"]["seconds"] == "1.5"
+    assert (rows["uci_protein"]["seconds"], rows["uci_protein"]["cold_seconds"]) == ("1.5", "9")
+    assert rows["uci_protein"]["remark"] == "certified; the same numbers in two processes"
+    assert "OTHER NUMBERS" in rows["uci_elevators"]["remark"]
+    assert "77 and 76 steps" in rows["uci_elevators"]["remark"]
     assert rows["uci_protein"]["rows"] == "7"
     assert "not within" in rows["uci_pol"]["remark"]
     assert rows["eeg"]["remark"] == "OutOfMemoryError: too much"
     assert all(row["date"] == "2000-01-01" and "torch" in row["versions"] and row["device"] for row in rows.values())
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+def test_one_command_measures_although_a_test_failed(scripts, tmp_path):
+    """It ends with an error all the same, and its seconds are those of the whole."""
+    python, told = tmp_path / "python3", tmp_path / "told"
+    python.write_text(f'#!/bin/sh\necho "$@" >> {told}\ncase "$*" in *pytest\\ -q*) sleep 1; exit 1;; esac\n')
+    python.chmod(0o755)
+    command = ["make", "test-gpu", f"BIN={tmp_path}", "INSTALLED=", "WITHIN=590"]
+    done = subprocess.run(command, cwd=BENCHMARKS.parent, capture_output=True, check=False)
+    asked = told.read_text().splitlines()
+    assert done.returncode != 0
+    assert asked[0] == "benchmarks/gpu.py check"
+    assert "pytest -q -m gpu" in asked[2]
+    assert 500 < float(asked[3].removeprefix("benchmarks/gpu.py products fits --within ")) < 590
+
+
+def test_a_table_of_an_older_version_gets_the_new_columns(scripts, monkeypatch, tmp_path):
+    monkeypatch.setattr(scripts.table, "RESULTS", tmp_path)
+    old = dict.fromkeys(scripts.table.COLUMNS[:-3], "")
+    with (tmp_path / "gpu_2000-01-01.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, old)
+        writer.writeheader()
+        writer.writerow({**old, "work": "product", "remark": "old"})
+    with CudaStandIn():
+        rows = scripts.table.Rows("2000-01-01")
+        rows.add("fit letter", ("default", "", "", "", "auto", "default"), lambda: {"cold_seconds": "3"})
+    with rows.path.open(newline="") as file:
+        first, second = csv.DictReader(file)
+    assert (first["remark"], first["cold_seconds"]) == ("old", "")
+    assert (second["work"], second["cold_seconds"]) == ("fit letter", "3")
+
+
+def test_stages_are_counted_and_numbers_compared(scripts, monkeypatch):
+    monkeypatch.setattr(datasets, "load", invented)
+    one, same = (scripts.fits.measured("uci_pol", "cpu", most=40, max_iter=2) for _ in range(2))
+    assert one["numbers"] == same["numbers"]
+    assert one["numbers"] != scripts.fits.measured("uci_pol", "cpu", most=39, max_iter=2)["numbers"]
+    rows, words, count, *_ = one["stages"].rpartition("; ")[2].replace(" rows ", " ").split()
+    assert (rows, words) == ("40", "direct")
+    assert int(count) >= 2
 
 
 def test_a_run_with_little_time_leaves_rows_to_the_next(scripts, monkeypatch, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from cuda_stand_in import CudaStandIn, OnDevice, counting
 
-from kernelcg.preconditioners.csr_tensor import csr_tensor
+from kernelcg.preconditioners.csr_tensor import csr_product, csr_tensor
 from kernelcg.threads import shared
 
 
@@ -154,4 +154,32 @@ def test_slopes_come_back_to_where_the_numbers_are(x):
 def test_sparse_matrices_multiply(x):
     parts = (torch.tensor(values).cuda() for values in ([0, 1, 2], [2, 0], [5.0, 7.0]))
     G = csr_tensor(*parts, (2, 4))
-    assert (G @ x.float()).cpu().tolist() == [[30.0, 35.0, 40.0], [0.0, 7.0, 14.0]]
+    assert csr_product(G, x.float()).cpu().tolist() == [[30.0, 35.0, 40.0], [0.0, 7.0, 14.0]]
+
+
+UNORDERED = {
+    "running sum": lambda v, i, G: v.cumsum(0),
+    "additions to a row": lambda v, i, G: v.index_add(0, i, v),
+    "scattered additions": lambda v, i, G: v.scatter_add(0, i, v),
+    "scattered means": lambda v, i, G: v.scatter_reduce(0, i, v, "mean"),
+    "weighted counts": lambda v, i, G: i.bincount(v),
+    "place of a median": lambda v, i, G: v.median(0),
+    "sparse product": lambda v, i, G: G @ v[:, None],
+}
+
+
+@pytest.mark.parametrize("name", UNORDERED)
+def test_what_has_another_order_in_each_run_is_refused(device, name):
+    v, i = torch.ones(3, dtype=torch.float64).cuda(), torch.tensor([0, 1, 1]).cuda()
+    G = csr_tensor(torch.arange(4).cuda(), i, v, (3, 3))
+    with pytest.raises(RuntimeError, match="same order"):
+        UNORDERED[name](v, i, G)
+
+
+def test_what_has_one_order_is_not_refused(device):
+    v, i = torch.ones(3, dtype=torch.float64).cuda(), torch.tensor([0, 2, 1]).cuda()
+    assert v.index_add(0, i, v).cpu().tolist() == [2.0, 2.0, 2.0]
+    assert v.scatter_reduce(0, i * 0, 2 * v, "amax").cpu().tolist() == [2.0, 1.0, 1.0]
+    assert i.cumsum(0).cpu().tolist() == [0, 2, 3]
+    assert i.bincount().cpu().tolist() == [1, 1, 1]
+    assert float(v.median()) == 1.0

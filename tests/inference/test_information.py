@@ -70,6 +70,22 @@ def test_information_of_many_outputs_comes_from_the_first_ones():
     torch.testing.assert_close(several, 3 * OUTPUTS * single)
 
 
+@pytest.mark.parametrize("noise", [1e-9, 1e-13])
+def test_information_is_a_square_whatever_the_condition_of_A(noise):
+    """It is WᵀW of W = L⁻¹U: symmetric to the last digits, where UᵀA⁻¹U has as many wrong digits as A costs."""
+    x = torch.linspace(0, 3, 60).double()[:, None]
+    X = torch.cat([x, x.cos(), x.square() / 3], 1)
+    found = direct_estimate(Regression(X, x.sin()), GaussianProcess(RBF([1.0, 2.0, 3.0]), noise)).information
+    assert float((found - found.T).abs().max() / found.abs().max()) < 1e-15
+    assert float(torch.linalg.eigvalsh(found)[0]) > 0
+
+
+def test_curvature_lies_in_memory_as_torch_aligns_it():
+    """Libraries of the host may round by that, and NumPy's memory lies differently in each process."""
+    found = [Curvature().inverse(torch.eye(p, dtype=torch.float64)) for p in range(2, 40)]
+    assert all(one.data_ptr() % 64 == 0 for one in found)
+
+
 def test_there_is_no_information_without_a_formula():
     X, y = torch.linspace(0, 1, 9).double()[:, None], torch.ones(9, 1).double()
     problem = Regression(X, y)
@@ -79,7 +95,7 @@ def test_there_is_no_information_without_a_formula():
     assert direct_estimate(problem, gp, "loo").information is None
     A = problem.system(gp)
     factor = CholeskyFactor(A.dense())
-    assert average_information(A, factor.solve(y), 0.1, factor.solve) is not None
+    assert average_information(A, factor.solve(y), 0.1, factor.whiten) is not None
 
 
 def test_priors_add_their_curvature():

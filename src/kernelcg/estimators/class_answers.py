@@ -185,7 +185,8 @@ class ClassAnswers(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
             P, _ = self.likelihood_.moments(F)
             P = torch.cat([1 - P, P], 1) if F.shape[1] == 1 else P / P.sum(1, keepdim=True)
         u = torch.rand((len(F), 1, n_samples), generator=child(generator, "labels"), dtype=torch.float64).to(P.device)
-        codes = (P.cumsum(1) < u).sum(1).clamp_max(len(self.classes_) - 1)
+        below = torch.stack([P[:, : c + 1].sum(1) for c in range(P.shape[1])], 1)
+        codes = (below < u).sum(1).clamp_max(len(self.classes_) - 1)
         return self.classes_[codes.cpu().numpy()]
 
     def _latent_draws(self, X: Any, n_samples: int, generator: Generator) -> Tensor:

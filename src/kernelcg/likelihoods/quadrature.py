@@ -15,6 +15,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from kernelcg.sums import sums_of_groups
+
 Integrand = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 TOLERANCE = 1e-9
@@ -120,9 +122,9 @@ def _integrate(integrand: Integrand, breaks: Tensor, tolerance: Tensor, smallest
         J, c = J * (c - highest).exp()[:, None], highest
         terms = (half[:, None] * (w - c[owner, None]).exp())[..., None] * v
         fine, coarse = torch.einsum("aqk,q->ak", terms, kronrod), torch.einsum("aqk,q->ak", terms, gauss)
-        size = J.index_add(0, owner, fine).abs().maximum((smallest - c).exp()[:, None])
+        size = (J + sums_of_groups(fine, owner, len(J))).abs().maximum((smallest - c).exp()[:, None])
         poor = ((fine - coarse).abs() > (tolerance[:, None] * size)[owner]).any(1)
-        J = J.index_add(0, owner[~poor], fine[~poor])
+        J = J + sums_of_groups(fine[~poor], owner[~poor], len(J))
         owner, left, middle, right = (part[poor] for part in (owner, left, left + half, right))
         owner, left, right = torch.cat([owner, owner]), torch.cat([left, middle]), torch.cat([middle, right])
         if len(owner) == 0:

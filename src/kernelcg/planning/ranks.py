@@ -23,7 +23,8 @@ class Sizes:
     bound_rank : least rank m of the low-rank P ⪯ A from which probes are drawn and on which certificates rest, as far
         as there are rows and memory; also that of the low-rank part in Newton's systems for one latent value a row
     bound_work : n m² up to which the P of a certificate has more rank
-    trace_columns : random columns from which exact evaluations take traces where A⁻¹ costs too much
+    trace_columns : random columns from which exact evaluations take traces where A⁻¹ costs too much; with one of y they
+        are the 32 pairs that a gradient in float64 takes in one pass on a GPU
     newton_work : n m² of the low-rank part in Newton's systems for one latent value a row
     class_work, covariance_work : n (Cm)² of the low-rank part in Newton's systems for C classes: for the few solves of
         a Newton step, which is less for few rows, and for the many of covariances
@@ -40,7 +41,7 @@ class Sizes:
     columns: int = 128
     bound_rank: int = 256
     bound_work: float = 4e9
-    trace_columns: int = 32
+    trace_columns: int = 31
     newton_work: float = 1e9
     class_work: float = 2e10
     covariance_work: float = 2e11

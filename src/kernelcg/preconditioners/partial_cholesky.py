@@ -12,6 +12,7 @@ from kernelcg.backends import KernelMatrix
 from kernelcg.dense import solve_from_the_right, subtract_product
 from kernelcg.preconditioners.base import require_rank_memory
 from kernelcg.solvers.reading import Floats, read
+from kernelcg.sums import running_shares
 
 EXHAUSTED = 1e-14
 """A remaining trace or pivot below this multiple of the original one is rounding."""
@@ -119,8 +120,8 @@ def random_pivots(generator: Generator) -> Choose:
 
     def choose(remainder: Tensor) -> tuple[Tensor, Tensor]:
         places, shares = (_uniform(generator).to(remainder.device) for _ in range(2))
-        cumulative = remainder.cumsum(0)
-        proposals = torch.searchsorted(cumulative / cumulative[-1], places).clamp_max(len(remainder) - 1)
+        running = running_shares(remainder)
+        proposals = torch.searchsorted(running, (places * running[-1]).long(), right=True).clamp_max(len(remainder) - 1)
         limits = (shares * remainder[proposals]).maximum(EXHAUSTED * remainder.max())
         return proposals, limits
 

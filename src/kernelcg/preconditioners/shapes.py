@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from kernelcg.dense import inner, multiply, qr
 from kernelcg.operators import LinearOperator, Tally
-from kernelcg.preconditioners.csr_tensor import csr_tensor
+from kernelcg.preconditioners.csr_tensor import csr_product, csr_tensor
 from kernelcg.preconditioners.triangular_levels import Triangle
 from kernelcg.randomness import normal
 from kernelcg.solvers import Stopping, solve
@@ -208,10 +208,10 @@ class SparseInverse(Factored):
         return len(self.order)
 
     def whiten(self, R: Tensor) -> Tensor:
-        return self.G @ R
+        return csr_product(self.G, R)
 
     def unwhiten(self, R: Tensor) -> Tensor:
-        return self.GT @ R
+        return csr_product(self.GT, R)
 
     def color(self, Z: Tensor) -> Tensor:
         if self.rows is not None:
@@ -229,7 +229,7 @@ class SparseInverse(Factored):
         if self.rows is not None:
             GT = self.GT
             squares = csr_tensor(GT.crow_indices(), GT.col_indices(), GT.values().square(), (len(self), len(self)))
-            return squares @ torch.ones_like(self.pivots)
+            return csr_product(squares, torch.ones_like(self.pivots)[:, None])[:, 0]
         sparse = _scipy_csr(self.G)
         return torch.from_numpy(np.asarray(sparse.multiply(sparse).sum(0))[0]).to(self.pivots)
 

@@ -16,6 +16,7 @@ from kernelcg.inference.bounds.rounding import (
 )
 from kernelcg.kernels import Constant, Kernel, Product
 from kernelcg.kernels.stationary import Stationary
+from kernelcg.sums import sums_of_groups
 
 FAR_APART = 12
 """Error of a stationary correlation, in units of rounding, between two rows whose lengths differ by a factor above 2.
@@ -132,7 +133,7 @@ class _Part:
         if not self.is_local:
             everyone = torch.arange(len(lengths), device=lengths.device)
             return sizes.sum(0).expand(len(lengths), -1)[everyone, columns].clone()
-        own = sizes.new_zeros(LEVELS + 2, sizes.shape[1]).index_add(0, _level(self.lengths) + 1, sizes)
+        own = sums_of_groups(sizes, _level(self.lengths) + 1, LEVELS + 2)
         return (own[:-2] + own[1:-1] + own[2:])[_level(lengths), columns]
 
 

@@ -13,7 +13,7 @@ OUTPUTS = 4
 
 
 def average_information(
-    A: KernelPlusDiagonal, a: Tensor, noise: float, solve: Callable[[Tensor], Tensor]
+    A: KernelPlusDiagonal, a: Tensor, noise: float, whiten: Callable[[Tensor], Tensor]
 ) -> Tensor | None:
     r"""Return (p, p) an estimate of the negative Hessian in the log hyperparameters; None for kernels without formula.
 
@@ -21,13 +21,13 @@ def average_information(
 
     is positive semi-definite. Its mean over data from the model is the Fisher information, and for an A that is linear
     in its parameters it is the mean of that and of the negative Hessian itself. For each of the columns it takes 2d + 2
-    products with n × n matrices and a solve for p right-hand sides.
+    products with n × n matrices and, with A = LLᵀ, one substitution L⁻¹ for p right-hand sides.
 
     Parameters
     ----------
     a : (n, c) weights A⁻¹(Y − Hβ)
     noise : the learned variance of the noise, the last hyperparameter
-    solve : returns A⁻¹R, or what is near to it, for R of shape (n, k)
+    whiten : returns L⁻¹R for R of shape (n, k)
 
     References
     ----------
@@ -37,8 +37,8 @@ def average_information(
     if A.scale is not None or not isinstance(kernel, Stationary) or kernel.slope() is None:
         return None
     count = min(a.shape[1], OUTPUTS)
-    products = [_derivative_products(A, kernel, a[:, column : column + 1], noise) for column in range(count)]
-    return 0.5 * a.shape[1] / count * sum((U.T @ solve(U) for U in products), torch.zeros(())).cpu()
+    found = [whiten(_derivative_products(A, kernel, a[:, column : column + 1], noise)) for column in range(count)]
+    return 0.5 * a.shape[1] / count * sum((U.T @ U for U in found), torch.zeros(())).cpu()
 
 
 def _derivative_products(A: KernelPlusDiagonal, kernel: Stationary, a: Tensor, noise: float) -> Tensor:

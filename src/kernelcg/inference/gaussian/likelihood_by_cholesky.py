@@ -108,7 +108,7 @@ def direct_estimate(
         return impossible(p, Status.INDEFINITE_OPERATOR)
     A, a, noise = solved.A, solved.a, gp.noise.variance.item()
     is_likelihood = criterion == CriterionName.MARGINAL_LIKELIHOOD
-    information = average_information(A, a, noise, solved.factor.solve) if is_likelihood else None
+    information = average_information(A, a, noise, solved.factor.whiten) if is_likelihood else None
     if signs is None:
         factorised = Factorised(a, solved.factor.inverse(), solved.value)
         found = CRITERIA[criterion](factorised)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
+from kernelcg.backends.rounding import centre_of
 from kernelcg.errors import SolveFailed
 from kernelcg.inference.bounds.rounding import UNIT_ROUNDOFF
 from kernelcg.inference.gaussian.conditioning import condition
@@ -71,7 +72,7 @@ def restated(drift: Drift, X: Tensor) -> Drift | None:
     of two, so that these functions stay the same to the last bit.
     """
     n, V = len(X), drift.T[1:, 1:]
-    centre = X.median(0).values
+    centre = centre_of(X)
     Z = (X - centre) @ V
     size = Z.abs().amax(0)
     if not bool((size > 0).all()):

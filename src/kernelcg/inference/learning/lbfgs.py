@@ -134,7 +134,7 @@ class Curvature:
             slope, Hy = step @ fall, H @ fall
             across = np.outer(step, Hy / slope)  # (I − syᵀ/sᵀy) H (I − ysᵀ/sᵀy) + ssᵀ/sᵀy
             H = H - across - across.T + np.outer(step, step * ((1 + fall @ Hy / slope) / slope))
-        return torch.from_numpy(H)
+        return torch.from_numpy(H).clone()
 
     def unexplored(self, gradient: Tensor, free: Tensor) -> Tensor:
         """Return the part of the gradient along which no step has gone; 0 once there are enough of them."""
@@ -143,7 +143,7 @@ class Curvature:
             return gradient * free * (not moves)
         steps = np.stack([step / np.linalg.norm(step) for step in (move.numpy() for move in moves)])
         _, lengths, along = np.linalg.svd(steps, full_matrices=False)
-        known = torch.from_numpy(along[lengths > EXPLORED * lengths[0]])
+        known = torch.from_numpy(along[lengths > EXPLORED * lengths[0]]).clone()
         left = gradient * free - known.T @ (known @ (gradient * free))
         return left * (float(left.norm()) > ROUNDING * float(gradient.norm()))
 

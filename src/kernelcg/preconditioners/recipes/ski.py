@@ -13,7 +13,7 @@ from kernelcg.backends.memory import require_memory
 from kernelcg.kernels import RBF, Constant, Kernel, Periodic, Product
 from kernelcg.operators import LinearOperator
 from kernelcg.preconditioners.base import Preconditioner, Prepared
-from kernelcg.preconditioners.csr_tensor import csr_tensor
+from kernelcg.preconditioners.csr_tensor import csr_product, csr_tensor
 from kernelcg.preconditioners.grid_matrices import DENSE_UP_TO, Kronecker, OnGrid, Toeplitz, embedding, toeplitz
 from kernelcg.preconditioners.shapes import InnerSolve
 from kernelcg.solvers import Stopping
@@ -181,7 +181,8 @@ class Interpolated:
 
     def __matmul__(self, V: Tensor) -> Tensor:
         blocks = V.split(self.columns_at_once, dim=1)
-        return torch.cat([self.W @ (self.K @ (self.WT @ block.contiguous())) for block in blocks], dim=1)
+        on_grid = (self.K @ csr_product(self.WT, block.contiguous()) for block in blocks)
+        return torch.cat([csr_product(self.W, block) for block in on_grid], dim=1)
 
 
 @dataclass(frozen=True, eq=False)
