@@ -12,6 +12,7 @@ from sklearn.base import clone
 from kernelcg.estimators import GPClassifier, GPGeneralizedRegressor, GPRegressor
 from kernelcg.estimators.relevance import relevances
 from kernelcg.events import Listener
+from kernelcg.tables import advice
 from kernelcg.tables.columns import Encoding
 from kernelcg.tables.diagnostics import convergence, surprises, unforeseen
 from kernelcg.tables.model import TableModel
@@ -92,6 +93,7 @@ def prepare(
     encoding = Encoding.of(frame, categorical=categorical, left_out=left_out, season=season)
     dropped = int((~found.present).sum())
     notes = [*table.notes, *([f"{dropped:,} rows without {target!r} were left out"] if dropped else [])]
+    notes += advice.of_columns(frame, encoding, found)
     estimator = _estimator(found.task, dict(options or {}))
     return Prepared(table.name, encoding, found, encoding.features(frame), found.values, estimator, tuple(notes))
 
@@ -150,9 +152,10 @@ def fit_table(
         if held.any():
             unseen = HeldOut.of(task, model, X[held], y[held])
             kept |= {"scores": unseen.scores(), "held_out": unseen.to_json()}
+            kept["advice"] = advice.of_predictions(unseen)
             if task is not Task.REGRESSION:
                 numbers = np.flatnonzero(prepared.target.present)[held] + 1
-                kept["unforeseen"] = unforeseen(unseen.log_densities, y[held], numbers)
+                kept["unforeseen"] = unforeseen(unseen, numbers)
             model = model.update(X[held], y[held], callback=callback)  # the same hyperparameters, all rows
         if task is Task.REGRESSION:
             order = np.concatenate([np.flatnonzero(~held), np.flatnonzero(held)])  # as the model was given them
