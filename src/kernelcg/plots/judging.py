@@ -7,6 +7,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
+from scipy.stats import binom
 
 from kernelcg.plots.style import ACCENT, GREY, SECOND, thinned
 
@@ -14,7 +15,14 @@ LEVELS = np.linspace(0.05, 0.95, 19)
 """Nominal coverages at which calibration is judged."""
 
 
-def predicted_against_observed(observed: ArrayLike, mean: ArrayLike, std: ArrayLike, name: str) -> Any:
+def predicted_against_observed(
+    observed: ArrayLike,
+    mean: ArrayLike,
+    std: ArrayLike,
+    name: str,
+    *,
+    interval: tuple[ArrayLike, ArrayLike] | None = None,
+) -> Any:
     """Draw predictions of rows held out with their 95 % intervals against what was observed.
 
     Parameters
@@ -23,6 +31,7 @@ def predicted_against_observed(observed: ArrayLike, mean: ArrayLike, std: ArrayL
     mean : predictions of it, in the same units
     std : standard deviations of a new observation, in the same units
     name : of the target
+    interval : lower and upper ends of the 95 % intervals; those of a normal distribution unless given
 
     Returns
     -------
@@ -36,7 +45,8 @@ def predicted_against_observed(observed: ArrayLike, mean: ArrayLike, std: ArrayL
     True
     """
     y, m, s = (np.asarray(part, dtype=float) for part in (observed, mean, std))
-    frame = thinned(pd.DataFrame({"observed": y, "mean": m, "lower": m - 1.96 * s, "upper": m + 1.96 * s}))
+    lower, upper = (m - 1.96 * s, m + 1.96 * s) if interval is None else map(np.asarray, interval)
+    frame = thinned(pd.DataFrame({"observed": y, "mean": m, "lower": lower, "upper": upper}))
     ends = pd.DataFrame({"at": [min(y.min(), m.min()), max(y.max(), m.max())]})
     axis = alt.Scale(zero=False)
     bars = alt.Chart(frame).mark_rule(opacity=0.25, color=ACCENT)
@@ -86,13 +96,14 @@ def residuals(mean: ArrayLike, observed: ArrayLike, std: ArrayLike) -> Any:
     )
 
 
-def calibration(levels: ArrayLike, covered: ArrayLike) -> Any:
+def calibration(levels: ArrayLike, covered: ArrayLike, rows: int | None = None) -> Any:
     """Draw the share of rows held out within an interval against the share that it promises.
 
     Parameters
     ----------
     levels : probabilities that intervals promise
     covered : shares of the rows that lie within them
+    rows : number of the rows; if it is given, a grey band holds the shares of right intervals with probability 95 %
 
     Returns
     -------
@@ -114,13 +125,22 @@ def calibration(levels: ArrayLike, covered: ArrayLike) -> Any:
         tooltip=["promised", "covered"],
     )
     ideal = alt.Chart(pd.DataFrame({"at": [0.0, 1.0]})).mark_line(color=GREY, strokeDash=[4, 3]).encode(x="at", y="at")
-    return alt.layer(ideal, line).properties(
-        description="Share of rows inside intervals against the share promised; on the dashed line they agree."
+    words = "Share of rows inside intervals against the share promised; on the dashed line they agree"
+    if rows is None:
+        return alt.layer(ideal, line).properties(description=f"{words}.")
+    promised = np.linspace(0, 1, 101)
+    lower, upper = (binom.ppf(end, rows, promised) / rows for end in (0.025, 0.975))
+    chance = pd.DataFrame({"promised": promised, "lower": lower.clip(0, 1), "upper": upper.clip(0, 1)})
+    band = alt.Chart(chance).mark_area(color=GREY, opacity=0.2).encode(x="promised", y="lower", y2="upper")
+    return alt.layer(band, ideal, line).properties(
+        description=f"{words}, and in the grey band they differ by no more than chance explains."
     )
 
 
 def probability_integral(values: ArrayLike) -> Any:
     """Draw where observations fall in their predictive distributions: flat if the distributions are right.
+
+    A grey band holds each bar with probability 95 % if they are.
 
     Parameters
     ----------
@@ -139,12 +159,17 @@ def probability_integral(values: ArrayLike) -> Any:
     """
     counts, edges = np.histogram(np.asarray(values, dtype=float), bins=10, range=(0, 1))
     frame = pd.DataFrame({"from": edges[:-1], "to": edges[1:], "rows": counts})
-    return (
-        alt.Chart(frame)
-        .mark_bar(color=ACCENT)
-        .encode(alt.X("from", title="place in the predictive distribution", bin="binned"), alt.X2("to"), alt.Y("rows"))
-        .properties(description="Histogram of the places of observations in their predictive distributions.")
+    rows = int(counts.sum())
+    chance = pd.DataFrame({"lower": [binom.ppf(0.025, rows, 0.1)], "upper": [binom.ppf(0.975, rows, 0.1)]})
+    bars = alt.Chart(frame).mark_bar(color=ACCENT)
+    bars = bars.encode(
+        alt.X("from", title="place in the predictive distribution", bin="binned"), alt.X2("to"), alt.Y("rows")
     )
+    band = alt.Chart(chance).mark_rect(color=GREY, opacity=0.3).encode(y="lower", y2="upper")
+    words = (
+        "Histogram of the places of observations in their predictive distributions; bars in the grey band are level."
+    )
+    return alt.layer(bars, band).properties(description=words)
 
 
 def confusion(observed: Sequence[Any], predicted: Sequence[Any]) -> Any:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from kernelcg.estimators.model_files import replace_file
 from kernelcg.reports.pictures import inputs_of, pictures
 from kernelcg.tables.columns import Column, Kind
+from kernelcg.tables.dates import times
 from kernelcg.tables.model import TableModel
 
 
@@ -96,5 +97,5 @@ def _details(column: Column, values: NDArray[np.float64]) -> str:
 def _shown(column: Column, value: float) -> str:
     """Return a number, or the date that it stands for."""
     if column.kind is Kind.DATE:
-        return str(np.datetime64("1970-01-01") + np.timedelta64(round(value), "D"))
+        return str(times(np.array(value)).astype("datetime64[D]"))
     return f"{value:.4g}"
