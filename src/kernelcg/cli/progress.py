@@ -1,12 +1,12 @@
 """Progress on a terminal: a line that moves, or plain lines where the output goes elsewhere."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from kernelcg.events import Listener
+from kernelcg.events import Event, Listener
 from kernelcg.progress import LIVE_SECONDS, Narrator, every, in_lines
 
 
@@ -26,4 +26,10 @@ def shown(console: Console, label: str, *, hint: str = "", quiet: bool = False, 
 
             yield every(LIVE_SECONDS, update, runs=runs)
     else:
-        yield in_lines(label, console.file)
+        lines = in_lines(label, console.file)
+
+        def listen(event: Event) -> None:
+            with suppress(BrokenPipeError):  # nobody reads the lines any more
+                lines(event)
+
+        yield listen
