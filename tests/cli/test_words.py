@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from kernelcg.cli import main
 from kernelcg.cli.app import app
-from kernelcg.cli.words import line, listed, number, of_relevance, say
+from kernelcg.cli.words import line, listed, of_relevance, say
 from kernelcg.tables import TableModel
 from kernelcg.tables.houses import houses
 
@@ -37,16 +37,6 @@ def folder(tmp_path_factory):
 def test_long_labels_are_apart_from_what_follows():
     assert line("standard_input.csv", "80 rows") == "standard_input.csv 80 rows"
     assert line("note", "words") == "note         words"
-
-
-def test_numbers_are_written_as_people_write_them():
-    assert [number(one) for one in (0.01234, 15.17, 8374.2, 1234567.0, 2.5e9)] == [
-        "0.0123",
-        "15.2",
-        "8,370",
-        "1,230,000",
-        "2.5e+09",
-    ]
 
 
 def test_many_columns_are_named_in_part():

@@ -177,7 +177,7 @@ def test_bands_hold_what_chance_explains():
     shares = rng.binomial(40, 0.8, size=100_000) / 40
     assert 0.95 <= ((at["lower"] <= shares) & (shares <= at["upper"])).mean() < 0.99
     drawn = probability_integral(rng.uniform(size=200)).to_dict()
-    (at,) = drawn["datasets"][drawn["layer"][1]["data"]["name"]]
+    (at,) = drawn["datasets"][drawn["layer"][0]["data"]["name"]]
     heights = rng.binomial(200, 0.1, size=100_000)
     assert 0.95 <= ((at["lower"] <= heights) & (heights <= at["upper"])).mean() < 0.98
 

@@ -51,6 +51,11 @@ def test_a_value_far_from_all_others_is_named_with_its_row():
     assert "'x' holds 1e+12 in row 8" in notes(made)
 
 
+def test_categories_that_may_be_the_same_are_named():
+    made = frame(happy=10 * ["Yes", "no", "yes ", "No"])
+    assert "'happy' has categories that may be the same: 'No' and 'no', 'Yes' and 'yes'" in notes(made)
+
+
 def test_a_constant_target_and_values_beyond_float64_are_refused():
     with pytest.raises(TableError, match=r"'y' is 2 in every row"):
         notes(frame().assign(y=2.0))

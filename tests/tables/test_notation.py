@@ -6,6 +6,7 @@ import pytest
 
 from kernelcg.tables import read_table
 from kernelcg.tables.notation import with_numbers
+from kernelcg.tables.readable import readable
 
 
 @pytest.mark.parametrize(
@@ -47,6 +48,15 @@ def test_what_is_no_number_stays_as_it_is(cells):
     assert found.tolist() == cells
 
 
+def test_long_columns_are_judged_by_some_of_their_cells_and_read_whole():
+    found, how = with_numbers(pd.Series([f"{i + 1000:,}" for i in range(5000)]))
+    assert found.tolist() == [i + 1000.0 for i in range(5000)]
+    assert how == "thousands separators"
+    words = pd.Series(["flat", "house"] * 2500)
+    found, how = with_numbers(words)
+    assert (found is words, how) == (True, "")
+
+
 def test_a_mistake_among_numbers_stays_to_be_named():
     found, _ = with_numbers(pd.Series(["1,200", "3,400", "n/k"]))
     assert found.tolist() == [1200.0, 3400.0, "n/k"]
@@ -67,6 +77,12 @@ def test_signs_are_understood_by_the_rest_of_the_file(tmp_path, name, content, e
     (tmp_path / name).write_text(content)
     found = read_table(tmp_path / name)
     assert found.frame["a"].tolist() == expected
+
+
+def test_numbers_are_written_as_people_write_them():
+    given = [0.01234, 15.17, 8374.2, 1234567.0, 2.5e9, -1500.0]
+    assert [readable(one) for one in given] == ["0.0123", "15.2", "8,370", "1,230,000", "2.5e+09", "-1,500"]
+    assert readable(12284.0, 4) == "12,280"
 
 
 def test_what_was_decided_is_said(tmp_path):

@@ -16,6 +16,7 @@ from kernelcg.planning.plan import in_bytes, in_time
 from kernelcg.tables.columns import Column, Encoding, Kind
 from kernelcg.tables.fitting import Prepared
 from kernelcg.tables.model import TableModel
+from kernelcg.tables.readable import readable
 from kernelcg.tables.task import Task
 from kernelcg.threads import allowed
 
@@ -70,14 +71,6 @@ def listed(names: Sequence[str], most: int = MOST_LISTED) -> str:
     return ", ".join(names[: most if rest else None]) + rest
 
 
-def number(value: float) -> str:
-    """Return a number with three significant digits, without powers of ten where people write none."""
-    size = abs(value)
-    if not 1000 <= size < 1e7:
-        return f"{value:.3g}"
-    return f"{float(f'{value:.3g}'):,.0f}"
-
-
 def of_table(prepared: Prepared) -> list[str]:
     """Say what the table holds and what becomes of its columns."""
     encoding, target = prepared.encoding, prepared.target
@@ -130,7 +123,7 @@ def of_model(model: TableModel) -> list[str]:
 def of_noise(model: TableModel) -> str:
     """Say how large the learned noise is."""
     scale, noise = float(model.estimator.y_scale_[0]), float(model.estimator.noise_)
-    return f"noise sd {number(scale * math.sqrt(noise))} ({noise:.2g} of the variance of {model.target})"
+    return f"noise sd {readable(scale * math.sqrt(noise))} ({noise:.2g} of the variance of {model.target})"
 
 
 def of_relevance(relevance: Mapping[str, float]) -> str:
@@ -150,7 +143,7 @@ def of_scores(task: Task, found: Mapping[str, float]) -> str:
     """Say how good the predictions on the rows held out are."""
     if task is Task.CLASSIFICATION:
         return f"{found['error']:.1%} of {found['rows']:.0f} rows wrong, log loss {found['nlpd']:.3g}"
-    words = f"{found['rows']:,.0f} rows: RMSE {number(found['rmse'])}" + (
+    words = f"{found['rows']:,.0f} rows: RMSE {readable(found['rmse'])}" + (
         f", R² {found['r2']:.3f}" if "r2" in found else ""
     )
     if "coverage" in found:

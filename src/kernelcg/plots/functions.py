@@ -95,7 +95,7 @@ def dependence(
     numbers = {name: np.asarray(values, dtype=float) for name, values in known.items()}
     frame = pd.DataFrame({"at": np.asarray(at), **numbers})
     x, y = (alt.X("at", title=names[0], scale=alt.Scale(zero=False)), alt.Y("mean", scale=alt.Scale(zero=False)))
-    parts = {"95 % credible band": alt.Chart(frame).mark_area(opacity=0.6).encode(x, alt.Y("lower"), alt.Y2("upper"))}
+    parts = {"95 % credible band": alt.Chart(frame).mark_area(opacity=0.5).encode(x, alt.Y("lower"), alt.Y2("upper"))}
     if average is not None:
         dashed = alt.Chart(frame).mark_line(strokeDash=[5, 3])
         parts["average over the rows"] = dashed.encode(x, alt.Y("average"))
@@ -205,7 +205,7 @@ def boundaries(
     *,
     rows: tuple[ArrayLike, ArrayLike, Sequence[str]] | None = None,
 ) -> Any:
-    """Draw the most probable class over two columns, the paler the less certain, and rows of the table on it.
+    """Draw the most probable class over two columns, the fainter the less certain, and rows of the table on it.
 
     Parameters
     ----------
@@ -229,6 +229,7 @@ def boundaries(
     """
     frame = _cells(x, y).assign(**{"class": list(classes), "probability": np.asarray(certainty, dtype=float)})
     scale = alt.Scale(zero=False, nice=False)
+    legend = alt.Legend(title="probability", symbolFillColor=GREY, symbolStrokeColor=GREY)
     cells = (
         alt.Chart(frame)
         .mark_rect()
@@ -238,11 +239,11 @@ def boundaries(
             alt.Y("y", title=names[1], scale=scale),
             alt.Y2("y2"),
             alt.Color("class:N", title="class"),
-            alt.Opacity("probability", title="probability", scale=alt.Scale(domain=[0, 1], range=[0, 1])),
+            alt.Opacity("probability", scale=alt.Scale(domain=[0, 1], range=[0, 1]), legend=legend),
             tooltip=["x", "y", "class", "probability"],
         )
     )
-    words = f"The most probable class over {names[0]} and {names[1]}, paler where less certain"
+    words = f"The most probable class over {names[0]} and {names[1]}, fainter where less certain"
     if rows is None:
         return cells.properties(description=f"{words}.")
     seen = thinned(pd.DataFrame({"x": rows[0], "y": rows[1], "class": list(rows[2])}))

@@ -11,6 +11,9 @@ from scipy.stats import binom
 
 from kernelcg.plots.style import ACCENT, GREY, SECOND, thinned
 
+MARGIN = 8
+"""Pixels between the outermost dots and the frame."""
+
 LEVELS = np.linspace(0.05, 0.95, 19)
 """Nominal coverages at which calibration is judged."""
 
@@ -48,8 +51,8 @@ def predicted_against_observed(
     lower, upper = (m - 1.96 * s, m + 1.96 * s) if interval is None else map(np.asarray, interval)
     frame = thinned(pd.DataFrame({"observed": y, "mean": m, "lower": lower, "upper": upper}))
     ends = pd.DataFrame({"at": [min(y.min(), m.min()), max(y.max(), m.max())]})
-    axis = alt.Scale(zero=False)
-    bars = alt.Chart(frame).mark_rule(opacity=0.25, color=ACCENT)
+    axis = alt.Scale(zero=False, padding=MARGIN)
+    bars = alt.Chart(frame).mark_rule(opacity=0.5, color=ACCENT)
     bars = bars.encode(alt.X("observed", scale=axis), alt.Y("lower", scale=axis), alt.Y2("upper"))
     dots = alt.Chart(frame).mark_circle(size=26, color=ACCENT, opacity=0.8)
     dots = dots.encode(
@@ -86,7 +89,7 @@ def residuals(mean: ArrayLike, observed: ArrayLike, std: ArrayLike) -> Any:
     frame = thinned(pd.DataFrame({"mean": m, "residual": (y - m) / s}))
     dots = alt.Chart(frame).mark_circle(size=26, color=ACCENT, opacity=0.8)
     dots = dots.encode(
-        alt.X("mean", title="predicted", scale=alt.Scale(zero=False)),
+        alt.X("mean", title="predicted", scale=alt.Scale(zero=False, padding=MARGIN)),
         alt.Y("residual", title="residual / predicted sd"),
         tooltip=["mean", "residual"],
     )
@@ -163,13 +166,16 @@ def probability_integral(values: ArrayLike) -> Any:
     chance = pd.DataFrame({"lower": [binom.ppf(0.025, rows, 0.1)], "upper": [binom.ppf(0.975, rows, 0.1)]})
     bars = alt.Chart(frame).mark_bar(color=ACCENT)
     bars = bars.encode(
-        alt.X("from", title="place in the predictive distribution", bin="binned"), alt.X2("to"), alt.Y("rows")
+        alt.X("from", title="place in the predictive distribution", bin="binned"),
+        alt.X2("to"),
+        alt.Y("rows", title="rows"),
     )
-    band = alt.Chart(chance).mark_rect(color=GREY, opacity=0.3).encode(y="lower", y2="upper")
+    band = alt.Chart(chance).mark_rect(color=GREY, opacity=0.25)
+    band = band.encode(alt.Y("lower", title="rows"), alt.Y2("upper"))
     words = (
         "Histogram of the places of observations in their predictive distributions; bars in the grey band are level."
     )
-    return alt.layer(bars, band).properties(description=words)
+    return alt.layer(band, bars).properties(description=words)
 
 
 def confusion(observed: Sequence[Any], predicted: Sequence[Any]) -> Any:
@@ -263,7 +269,7 @@ def surprises(rows: ArrayLike, observed: ArrayLike, predicted: ArrayLike, std: A
     y, m, s = (np.asarray(part, dtype=float) for part in (observed, predicted, std))
     frame = pd.DataFrame({"row": [f"row {row:,}" for row in np.asarray(rows)], "observed": y, "predicted": m})
     frame = frame.assign(lower=m - 1.96 * s, upper=m + 1.96 * s, deviations=(y - m) / s)
-    scale = alt.Scale(zero=False)
+    scale = alt.Scale(zero=False, padding=MARGIN)
     base = alt.Chart(frame).encode(alt.Y("row:N", sort=None, title=None))
     bars = base.mark_rule(strokeWidth=6, opacity=0.35, color=ACCENT).encode(
         alt.X("lower", title=name, scale=scale), alt.X2("upper")

@@ -128,9 +128,11 @@ def _of_held_out(model: TableModel) -> Iterator[Picture]:
 def _of_surprises(model: TableModel) -> Iterator[Picture]:
     found = model.facts.get("surprises")
     if found and found["row"]:
+        rows = int(model.facts["rows"])
         yield Picture(
             "Rows to look at",
-            "Their values (dots) are furthest from what the others say (bars, 95 %): errors, or something to learn.",
+            "Their values (dots) are furthest from what the others say (bars, 95 %): errors, or something to learn. By "
+            f"chance about {0.05 * rows:,.0f} of {rows:,} rows lie outside of their bars.",
             plots.surprises(found["row"], found["observed"], found["predicted"], found["std"], model.target),
         )
 
@@ -226,7 +228,7 @@ def _map(model: TableModel, X: Floats, typical: Floats, names: list[str], featur
         P = model.estimator.predict_proba(points)
         return Picture(
             f"Classes over {names[0]} and {names[1]}",
-            f"The most probable class, paler where in doubt, and rows of the table as dots. {OTHERS}.",
+            f"The most probable class, fainter where in doubt, and rows of the table as dots. {OTHERS}.",
             plots.boundaries(x, y, _named(model, P.argmax(1)), P.max(1), names, rows=_dots(model, X, names, features)),
         )
     return Picture(

@@ -38,6 +38,8 @@ def of_columns(frame: pd.DataFrame, encoding: Encoding, target: Target) -> list[
             found.append(f"{column.name!r} numbers the rows; {leave_out} unless their order matters")
         elif column.kind is Kind.NUMBER:
             found += _far(values, column.name)
+        elif column.kind is Kind.CATEGORY:
+            found += _alike(column)
     return found
 
 
@@ -71,6 +73,14 @@ def _gives_away(values: pd.Series, column: Column, target: Target) -> bool:
         return bool(spread and abs(np.corrcoef(numbers, target.values)[0, 1]) >= SAME)
     pairs = pd.DataFrame({"value": values.astype(str).to_numpy(), "class": target.values}).drop_duplicates()
     return len(pairs) == pairs["value"].nunique() == pairs["class"].nunique()
+
+
+def _alike(column: Column) -> list[str]:
+    """Return a sentence about categories that differ in capital letters alone, if there are any."""
+    seen = dict[str, str]()
+    pairs = [(seen.setdefault(level.lower(), level), level) for level in column.levels]
+    alike = [f"{first!r} and {level!r}" for first, level in pairs if first != level]
+    return [f"{column.name!r} has categories that may be the same: {', '.join(alike[:3])}"] if alike else []
 
 
 def _far(values: pd.Series, name: str) -> list[str]:

@@ -16,6 +16,7 @@ from kernelcg.tables import advice
 from kernelcg.tables.columns import Encoding
 from kernelcg.tables.diagnostics import convergence, surprises, unforeseen
 from kernelcg.tables.model import TableModel
+from kernelcg.tables.readable import readable
 from kernelcg.tables.reading import Table, TableError
 from kernelcg.tables.scores import HeldOut
 from kernelcg.tables.task import Target, Task, target_of
@@ -180,7 +181,8 @@ def fit_table(
 def _summary(y: Any, task: Task) -> str:
     """Say what a target holds: its range, or how frequent its classes are."""
     if task is not Task.CLASSIFICATION:
-        return f"from {np.min(y):.4g} to {np.max(y):.4g}, median {np.median(y):.4g}"
+        low, middle, high = (readable(float(value), 4) for value in np.quantile(y, [0, 0.5, 1]))
+        return f"from {low} to {high}, median {middle}"
     labels, counts = np.unique(y, return_counts=True)
     order = np.argsort(-counts)[:MOST_LABELS]
     shown = ", ".join(f"{labels[i]} {counts[i] / len(y):.1%}" for i in order)

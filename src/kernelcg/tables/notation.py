@@ -45,7 +45,7 @@ def with_numbers(column: pd.Series, decimal: str = ".") -> tuple[pd.Series, str]
     if not (pd.api.types.is_object_dtype(column) or pd.api.types.is_string_dtype(column)):
         return column, ""
     cells = column[column.notna()].astype(str).str.strip()
-    if len(cells) > LOOKED_AT and not _way(cells.iloc[:: len(cells) // LOOKED_AT], decimal)[2]:
+    if len(cells) > LOOKED_AT and _way(cells.iloc[:: len(cells) // LOOKED_AT], decimal)[2].empty:
         return column, ""
     sign, mark, numbers = _way(cells, decimal)
     grouped = cells[numbers.index].str.contains(f"[{'.,'.replace(sign, '')}]|\\d{GAP}\\d", regex=True).any()
