@@ -81,6 +81,18 @@ def test_predictions_say_what_was_odd_and_where_they_are(folder, tmp_path, monke
     assert len(pd.read_csv(tmp_path / "p.csv")) == 3
 
 
+def test_a_category_that_looks_like_a_number_is_the_category_of_the_fit(tmp_path):
+    """Of one row with "10%" the column could be read as numbers; the fit knows the words "10%" and "none"."""
+    options = ["-s", "optimizer=None", "-s", "method=direct", "--no-report"]
+    frame = houses(40).assign(discount=10 * ["10%", "none", "none", "20%"])[["area", "discount", "price"]]
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    kernelcg("fit", tmp_path / "a.csv", "-t", "price", "-o", tmp_path / "m.kcg", *options)
+    frame.head(1).to_csv(tmp_path / "one.csv", index=False)
+    one, all_rows = (kernelcg("predict", tmp_path / "m.kcg", tmp_path / name) for name in ("one.csv", "a.csv"))
+    assert "not seen" not in one.stderr
+    assert one.stdout.splitlines()[1] == all_rows.stdout.splitlines()[1]
+
+
 def test_files_that_are_not_there_are_named(folder, tmp_path):
     done = kernelcg("predict", tmp_path / "no.kcg", folder / "houses.csv")
     assert (done.exit_code, f"there is no file {tmp_path / 'no.kcg'}" in done.stderr) == (2, True)

@@ -3,6 +3,7 @@
 import gzip
 import io
 import os
+import zipfile
 
 import numpy as np
 import pandas as pd
@@ -152,3 +153,10 @@ def test_labels_of_rows_that_mean_something_are_a_column(tmp_path):
     assert list(read_table(tmp_path / "a.parquet").frame.columns) == ["when", "y"]
     pd.DataFrame({"y": [1.0, 2.0, 3.0]}, index=[5, 7, 9]).to_parquet(tmp_path / "b.parquet")
     assert list(read_table(tmp_path / "b.parquet").frame.columns) == ["y"]
+
+
+def test_spreadsheets_and_archives_are_refused_with_the_way_out(tmp_path):
+    with zipfile.ZipFile(tmp_path / "houses.xlsx", "w") as packed:
+        packed.writestr("xl/workbook.xml", "<workbook/>")
+    with pytest.raises(TableError, match="save its table as CSV"):
+        read_table(tmp_path / "houses.xlsx")

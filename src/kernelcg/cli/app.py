@@ -84,9 +84,9 @@ def _explained(checkpoint: Path | None = None) -> Iterator[None]:
 def _reason(error: OSError) -> str:
     """Say in words what went wrong with a file."""
     match error:
-        case FileNotFoundError():
+        case FileNotFoundError() if error.filename:
             return f"there is no file {error.filename}"
-        case PermissionError():
+        case PermissionError() if error.filename:
             return f"you have no permission to read or to write {error.filename}"
     return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
 

@@ -163,12 +163,13 @@ def run_predict(
     if out is not None and out.suffix.lower() not in PREDICTIONS:
         raise TableError(f"predictions are written as .csv, .csv.gz or .parquet, not as {out.suffix or out.name!r}")
     fitted, table = load_table_model(model), _read(data, delimiter, encoding, quiet=quiet)
-    for note in _notes(fitted, table):
+    frame = table.with_words(fitted.encoding.categories())
+    for note in [*table.notes, *_notes(fitted, frame)]:
         words.note(note)
     with shown(Console(stderr=True), "predicting", quiet=quiet) as progress:
-        found = fitted.predict(table.frame, interval=interval, callback=progress)
+        found = fitted.predict(frame, interval=interval, callback=progress)
     if keep:
-        found = table.frame.join(found, rsuffix=" (predicted)")
+        found = frame.join(found, rsuffix=" (predicted)")
     if out is None:
         words.say(found.to_csv(index=False, float_format=f"%.{digits}g"))
     else:
@@ -177,13 +178,13 @@ def run_predict(
     return CERTIFIED if fitted.is_certified else NOT_CERTIFIED
 
 
-def _notes(model: TableModel, table: Table) -> list[str]:
-    """Say how a table was read, what it holds that the fit has not seen, and what is not certified."""
-    found = list(table.notes)
-    for name, levels in model.encoding.unseen(table.frame).items():
+def _notes(model: TableModel, frame: pd.DataFrame) -> list[str]:
+    """Say what a table holds that the fit has not seen, and what is not certified."""
+    found = []
+    for name, levels in model.encoding.unseen(frame).items():
         shown_levels = words.listed([repr(level) for level in levels], 5)
         found.append(f"{name!r} has categories that the fit has not seen: {shown_levels}")
-    for name, count in model.encoding.newly_missing(table.frame).items():
+    for name, count in model.encoding.newly_missing(frame).items():
         rows = "1 row" if count == 1 else f"{count:,} rows"
         found.append(f"{name!r} is missing in {rows}, and was in none of the fit: its median stands for it")
     if not model.is_certified:

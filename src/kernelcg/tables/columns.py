@@ -150,6 +150,10 @@ class Encoding:
         """Return the names of all features."""
         return [name for column in self.columns for name in column.feature_names()]
 
+    def categories(self) -> list[str]:
+        """Return the names of the columns that hold words."""
+        return [column.name for column in self.columns if column.kind is Kind.CATEGORY]
+
     def groups(self) -> dict[str, list[int]]:
         """Return for each column in use the numbers of its features."""
         found, start = dict[str, list[int]](), 0

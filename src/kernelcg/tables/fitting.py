@@ -90,7 +90,7 @@ def prepare(
     found = target_of(table.frame, target, task)
     if len(found.values) < 2:
         raise TableError(f"{table.name} has one row with {target!r}; a model needs at least two")
-    frame = table.frame.drop(columns=target)[found.present]
+    frame = table.with_words(categorical).drop(columns=target)[found.present]
     encoding = Encoding.of(frame, categorical=categorical, left_out=left_out, season=season)
     dropped = int((~found.present).sum())
     notes = [*table.notes, *([f"{dropped:,} rows without {target!r} were left out"] if dropped else [])]

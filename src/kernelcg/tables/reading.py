@@ -10,8 +10,8 @@ import sys
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,9 @@ ENCODINGS = ("utf-8-sig", "cp1252", "latin-1")
 """Encodings that are tried in turn; the last one can read everything."""
 
 GZIP = b"\x1f\x8b"
+
+PACKED = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
+"""What spreadsheets and zip archives begin with."""
 
 MEMORY_PER_BYTE = 8
 """Bytes of memory that reading takes for each byte of a text file: 7 were measured for a million rows of numbers."""
@@ -61,11 +64,17 @@ class Table:
     frame : its columns
     name : of its source
     notes : what was decided in reading it
+    written : columns of numbers that are not written plainly, such as "10 %", as they are written
     """
 
     frame: pd.DataFrame
     name: str
     notes: tuple[str, ...] = ()
+    written: Mapping[str, pd.Series] = field(default_factory=dict)
+
+    def with_words(self, categories: Iterable[str]) -> pd.DataFrame:
+        """Return the columns, those of these names as words: a category of "10 %" is no number."""
+        return self.frame.assign(**{name: self.written[name] for name in categories if name in self.written})
 
 
 def memory_to_read(path: str | os.PathLike[str]) -> int | None:
@@ -142,6 +151,8 @@ def _reason(error: Exception) -> str:
 
 
 def _from_text(content: bytes, name: str, delimiter: str | None, encoding: str | None) -> Table:
+    if content.startswith(PACKED):
+        raise TableError(f"{name} is a spreadsheet or an archive: save its table as CSV, or unpack it")
     text, used = _decoded(content, name, encoding)
     if not text.strip():
         raise TableError(f"{name} is empty")
@@ -280,7 +291,8 @@ def _checked(frame: pd.DataFrame, name: str, notes: tuple[str, ...] = (), *, dec
     _refuse_repeated_names(list(frame.columns), name)
     read = {column: with_numbers(frame[column], decimal) for column in frame.columns}
     notes += tuple(f"{column!r} is read as numbers: {how}" for column, (_, how) in read.items() if how)
-    return Table(pd.DataFrame({column: values for column, (values, _) in read.items()}), name, notes)
+    written = {column: frame[column] for column, (_, how) in read.items() if how}
+    return Table(pd.DataFrame({column: values for column, (values, _) in read.items()}), name, notes, written)
 
 
 def _proper(name: str) -> str:
