@@ -292,7 +292,7 @@ def _checked(frame: pd.DataFrame, name: str, notes: tuple[str, ...] = (), *, dec
     read = {column: with_numbers(frame[column], decimal) for column in frame.columns}
     notes += tuple(f"{column!r} is read as numbers: {how}" for column, (_, how) in read.items() if how)
     written = {column: frame[column] for column, (_, how) in read.items() if how}
-    return Table(pd.DataFrame({column: values for column, (values, _) in read.items()}), name, notes, written)
+    return Table(frame.assign(**{column: read[column][0] for column in written}), name, notes, written)
 
 
 def _proper(name: str) -> str:
