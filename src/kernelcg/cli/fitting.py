@@ -74,8 +74,7 @@ def _read(data: str, delimiter: str | None, encoding: str | None, *, quiet: bool
     """Return the table in a file; say first what reading takes if that is much."""
     needed = memory_to_read(data)
     if needed is not None and needed > LARGE_FILE and not quiet:
-        said = f"reading {data} takes about {in_bytes(needed)} of memory"
-        Console(stderr=True).print(said, highlight=False, markup=False)
+        words.note(f"reading {data} takes about {in_bytes(needed)} of memory")
     return read_table(data, delimiter=delimiter, encoding=encoding)
 
 
