@@ -151,12 +151,7 @@ def fit_table(
         interrupted = any(one.interrupted for one in (learning if isinstance(learning, tuple) else (learning,)))
         kept: dict[str, Any] = {"scores": {}, "solve": convergence(model.report_)}
         if held.any():
-            unseen = HeldOut.of(task, model, X[held], y[held])
-            kept |= {"scores": unseen.scores(), "held_out": unseen.to_json()}
-            kept["advice"] = advice.of_predictions(unseen)
-            if task is not Task.REGRESSION:
-                numbers = np.flatnonzero(prepared.target.present)[held] + 1
-                kept["unforeseen"] = unforeseen(unseen, numbers)
+            kept |= _of_held_out(prepared, model, held)
             model = model.update(X[held], y[held], callback=callback)  # the same hyperparameters, all rows
         if task is Task.REGRESSION:
             order = np.concatenate([np.flatnonzero(~held), np.flatnonzero(held)])  # as the model was given them
@@ -176,6 +171,19 @@ def fit_table(
     }
     whole = TableModel(model, prepared.encoding, prepared.target.name, task, facts)
     return Fitted(whole, prepared, np.flatnonzero(held), words, interrupted)
+
+
+def _of_held_out(prepared: Prepared, model: Any, held: NDArray[np.bool_]) -> dict[str, Any]:
+    """Return what is kept of the rows held out: scores, predictions, what is wrong with them, rows to look at."""
+    unseen = HeldOut.of(prepared.target.task, model, prepared.X[held], prepared.y[held])
+    kept: dict[str, Any] = {
+        "scores": unseen.scores(),
+        "held_out": unseen.to_json(),
+        "advice": advice.of_predictions(unseen),
+    }
+    if prepared.target.task is Task.REGRESSION:
+        return kept
+    return kept | {"unforeseen": unforeseen(unseen, np.flatnonzero(prepared.target.present)[held] + 1)}
 
 
 def _summary(y: Any, task: Task) -> str:
