@@ -1,5 +1,7 @@
 """``fit(checkpoint=...)``: a file that is written on the way and gone on from, or refused with the reason."""
 
+import os
+
 import numpy as np
 import pytest
 from killed_fits import killed, whole
@@ -77,3 +79,33 @@ def test_a_killed_fit_goes_on_to_the_same_numbers(tmp_path):
     truth, duration = whole(fit, tmp_path)
     for found, _ in killed(fit, [0.3 * duration, 0.8 * duration], tmp_path):
         assert found == truth
+
+
+def full_disk_after(writes, monkeypatch):
+    """Let files be written so many times; after that the disk is full."""
+    count = iter(range(10**6))
+
+    def replace(source, target):
+        if next(count) >= writes:
+            raise OSError(28, "No space left on device")
+        os.rename(source, target)
+
+    monkeypatch.setattr("kernelcg.estimators.model_files.os.replace", replace)
+
+
+def test_a_disk_that_gets_full_does_not_end_learning(tmp_path, monkeypatch):
+    """The state of the first step stays, there is a warning, and the numbers are those of an undisturbed fit."""
+    full_disk_after(1, monkeypatch)
+    with pytest.warns(UserWarning, match="keeps an earlier state of learning, since a newer one"):
+        model = GPRegressor().fit(X, y, checkpoint=tmp_path / "run.kcg")
+    np.testing.assert_array_equal(model.predict(X), GPRegressor().fit(X, y).predict(X))
+    assert len(load_state(tmp_path / "run.kcg").steps) == 1
+    assert [one.name for one in tmp_path.iterdir()] == ["run.kcg"]
+
+
+def test_a_disk_that_is_full_from_the_start_ends_the_fit_and_names_the_file(tmp_path, monkeypatch):
+    full_disk_after(0, monkeypatch)
+    with pytest.raises(OSError, match="No space left on device") as failed:
+        GPRegressor().fit(X, y, checkpoint=tmp_path / "run.kcg")
+    assert failed.value.filename == str(tmp_path / "run.kcg")
+    assert list(tmp_path.iterdir()) == []

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from kernelcg.plots import save_picture
-from kernelcg.plots.judging import reliability
+from kernelcg.plots.judging import calibration, probability_integral, reliability
 from kernelcg.reports.page import page_of
 from kernelcg.reports.pictures import _averages, _codes, _typical, pictures
 from kernelcg.reports.slices import _drawn_probabilities, centres_at, slices_at
@@ -27,6 +27,16 @@ NASTY = "<script>alert(1)</script>"
 @pytest.fixture(scope="module")
 def regression():
     return fit_table(prepare(Table(houses(120), "houses.csv"), "price", options={"method": "direct"})).model
+
+
+@pytest.fixture(scope="module")
+def counts():
+    rng = np.random.default_rng(0)
+    days = pd.date_range("2023-01-01", periods=90)
+    frame = pd.DataFrame({"day": days.strftime("%d.%m.%Y"), "rain": rng.gamma(1, 2, 90)})
+    frame["visits"] = rng.poisson(np.exp(1 + np.sin(np.arange(90) / 10) - 0.2 * frame.rain))
+    frame.loc[rng.permutation(90)[:8], "visits"] += 30
+    return fit_table(prepare(Table(frame, "counts.csv"), "visits")).model
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +119,69 @@ def test_a_wrong_label_is_a_row_to_look_at():
     assert "Rows to look at" in [picture.title for picture in pictures(model)]
 
 
+def test_rows_that_were_foreseen_are_not_to_be_looked_at():
+    """Rows held out whose class had a probability above a half are no errors."""
+    frame = pd.DataFrame({"x": np.linspace(-3, 3, 80)})
+    frame["side"] = np.where(frame.x > 0.02, "right", "left")
+    model = fit_table(prepare(Table(frame, "t"), "side")).model
+    assert model.facts["unforeseen"]["row"] == []
+    assert "Rows to look at" not in [picture.title for picture in pictures(model)]
+
+
+def test_intervals_of_counts_are_those_of_counts(counts):
+    """Bars end at the quantiles of the counts, which are whole and never negative; rows to look at lie outside."""
+    held = counts.facts["held_out"]
+    lower, upper, observed = (np.array(held[name]) for name in ("lower", "upper", "observed"))
+    assert (lower >= 0).all()
+    assert (lower == np.floor(lower)).all()
+    shown = list(pictures(counts))
+    drawn = shown[0].chart.to_dict()
+    bars = drawn["datasets"][drawn["layer"][0]["data"]["name"]]
+    assert [bar["lower"] for bar in bars] == lower.tolist()
+    outside = int(((observed < lower) | (observed > upper)).sum())
+    assert len(counts.facts["unforeseen"]["row"]) == min(outside, 12)
+
+
+def test_dates_are_drawn_as_dates(counts):
+    (curve,) = [picture for picture in pictures(counts) if picture.title == "Along day"]
+    drawn = curve.chart.to_dict()
+    assert {layer["encoding"]["x"]["type"] for layer in drawn["layer"]} == {"temporal"}
+    rows = drawn["datasets"][drawn["data"]["name"]]
+    assert rows[0]["at"].startswith("2023-01-0")
+    (drawn,) = [picture.chart.to_dict() for picture in pictures(counts) if picture.title.count(" and ")]
+    cells = next(iter(drawn["datasets"].values()))
+    day, end = ("x", "x2") if drawn["encoding"]["x"]["title"] == "day" else ("y", "y2")
+    assert all("2023" in cell[day] < cell[end] for cell in cells)
+
+
+def test_only_columns_that_matter_are_drawn():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(80, 30)), columns=[f"x{i}" for i in range(30)])
+    frame["y"] = 3 * frame.x3 + 0.1 * rng.normal(size=80)
+    model = fit_table(prepare(Table(frame, "t"), "y", options={"method": "direct"})).model
+    shown = {picture.title: picture for picture in pictures(model)}
+    along = [title.removeprefix("Along ") for title in shown if title.startswith("Along ")]
+    assert along[0] == "x3"
+    assert all(model.facts["relevance"][name] >= 1e-3 for name in along)
+    bars = next(iter(shown["What matters"].chart.to_dict()["datasets"].values()))
+    assert (len(bars), bars[0]["column"]) == (15, "x3")
+    assert "15 columns that matter less are left out" in shown["What matters"].caption
+
+
+def test_bands_hold_what_chance_explains():
+    """The band of the calibration holds 95 % of the shares that right intervals cover, or a little more."""
+    rng = np.random.default_rng(0)
+    drawn = calibration([0.5], [0.4], rows=40).to_dict()
+    band = drawn["datasets"][drawn["layer"][0]["data"]["name"]]
+    (at,) = [one for one in band if abs(one["promised"] - 0.8) < 1e-9]
+    shares = rng.binomial(40, 0.8, size=100_000) / 40
+    assert 0.95 <= ((at["lower"] <= shares) & (shares <= at["upper"])).mean() < 0.99
+    drawn = probability_integral(rng.uniform(size=200)).to_dict()
+    (at,) = drawn["datasets"][drawn["layer"][0]["data"]["name"]]
+    heights = rng.binomial(200, 0.1, size=100_000)
+    assert 0.95 <= ((at["lower"] <= heights) & (heights <= at["upper"])).mean() < 0.98
+
+
 def test_the_solve_of_an_iterative_fit_is_drawn():
     prepared = prepare(Table(houses(120), "t"), "price", options={"method": "iterative", "max_iter": 2})
     model = fit_table(prepared).model
@@ -129,7 +202,7 @@ def test_pictures_are_written_as_files(regression, tmp_path):
 
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
 @pytest.mark.parametrize("width", [390, 1200])
-@pytest.mark.parametrize("which", ["regression", "nasty"])
+@pytest.mark.parametrize("which", ["regression", "nasty", "counts"])
 def test_a_browser_draws_all_pictures_without_an_error(request, tmp_path, which, width):
     model = request.getfixturevalue(which)
     path = tmp_path / "page.html"

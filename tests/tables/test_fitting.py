@@ -82,6 +82,16 @@ def test_relevance_is_the_total_effect():
     np.testing.assert_allclose([found["first"], found["second"]], [2 / 6, 5 / 6], atol=0.12)
 
 
+def test_a_feature_that_matters_alone_has_all_the_relevance():
+    class Known:
+        def predict(self, X):
+            return np.exp(X[:, 1])
+
+    X = np.random.default_rng(0).normal(size=(30, 3))
+    found = relevances(Known(), X, {"one": [0], "two": [1], "both": [1, 2]})
+    assert found == {"one": 0.0, "two": 1.0, "both": 1.0}
+
+
 def test_unknown_options_are_named():
     with pytest.raises(TableError, match="has no option 'ofen'"):
         prepare(table(), "y", options={"ofen": 1})

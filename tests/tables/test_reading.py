@@ -3,12 +3,14 @@
 import gzip
 import io
 import os
+import zipfile
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from kernelcg.tables import TableError, read_table
+from kernelcg.tables.reading import no_column
 
 ROWS = "area,kind,price\n10,flat,1.5\n20,house,2.5\n"
 
@@ -125,3 +127,36 @@ def test_a_file_without_permission_is_named(tmp_path):
 def test_damaged_files_are_refused_in_words(tmp_path, name, content):
     with pytest.raises(TableError, match=name):
         read_table(written(tmp_path, name, content))
+
+
+def test_names_are_one_line_that_can_be_seen(tmp_path):
+    frame = read_table(written(tmp_path, "a.csv", '"Price\n(EUR)",\x1b[31mred,,y\n1,2,3,4\n')).frame
+    assert list(frame.columns) == ["Price (EUR)", "[31mred", "column 3", "y"]
+
+
+def test_a_file_without_a_header_is_said_to_have_none(tmp_path):
+    with pytest.raises(TableError, match="the file has no header"):
+        read_table(written(tmp_path, "a.csv", "0,0,1.5\n1,2,2.5\n"))
+
+
+def test_a_column_that_may_be_meant_is_named():
+    assert "did you mean 'price'?" in str(no_column("Price", ["area", "price"]))
+    assert "did you mean 'price'?" in str(no_column("prise", ["area", "price"]))
+    many = str(no_column("zzz", [f"x{i}" for i in range(300)]))
+    assert "and 280 others" in many
+    assert len(many) < 300
+
+
+def test_labels_of_rows_that_mean_something_are_a_column(tmp_path):
+    times = pd.date_range("2024-01-01", periods=3, name="when")
+    pd.DataFrame({"y": [1.0, 2.0, 3.0]}, index=times).to_parquet(tmp_path / "a.parquet")
+    assert list(read_table(tmp_path / "a.parquet").frame.columns) == ["when", "y"]
+    pd.DataFrame({"y": [1.0, 2.0, 3.0]}, index=[5, 7, 9]).to_parquet(tmp_path / "b.parquet")
+    assert list(read_table(tmp_path / "b.parquet").frame.columns) == ["y"]
+
+
+def test_spreadsheets_and_archives_are_refused_with_the_way_out(tmp_path):
+    with zipfile.ZipFile(tmp_path / "houses.xlsx", "w") as packed:
+        packed.writestr("xl/workbook.xml", "<workbook/>")
+    with pytest.raises(TableError, match="save its table as CSV"):
+        read_table(tmp_path / "houses.xlsx")

@@ -1,5 +1,6 @@
 """The command ``kernelcg``; the only layer that prints."""
 
+import io
 import sys
 
 from kernelcg.cli.codes import BAD_INPUT, INTERRUPTED
@@ -18,6 +19,9 @@ def main() -> None:
             file=sys.stderr,
         )
         raise SystemExit(BAD_INPUT)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # an encoding without the letters of a column is no reason to end
+            stream.reconfigure(errors="backslashreplace")
     try:
         from kernelcg.cli.app import app
 

@@ -66,11 +66,11 @@ def _explained(checkpoint: Path | None = None) -> Iterator[None]:
     try:
         with ended_by_the_second():
             yield
-    except (ValueError, TypeError, MemoryError, FileNotFoundError, IsADirectoryError, PermissionError) as error:
+    except (ValueError, TypeError, MemoryError) as error:
         kind = "model file" if isinstance(error, ModelFileError) else "error"
         _fail(f"{kind}: {error}")
     except OSError as error:
-        _fail(f"error: {error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+        _fail(f"error: {_reason(error)}")
     except SolveFailed as error:
         print(f"kernelcg: {error}", file=sys.stderr)
         raise typer.Exit(NOT_CERTIFIED) from None
@@ -79,6 +79,16 @@ def _explained(checkpoint: Path | None = None) -> Iterator[None]:
         known = kept if checkpoint is not None and checkpoint.exists() else "nothing was written"
         print(f"kernelcg: interrupted; {known}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _reason(error: OSError) -> str:
+    """Say in words what went wrong with a file."""
+    match error:
+        case FileNotFoundError() if error.filename:
+            return f"there is no file {error.filename}"
+        case PermissionError() if error.filename:
+            return f"you have no permission to read or to write {error.filename}"
+    return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
 
 
 def _fail(message: str) -> None:
@@ -157,7 +167,7 @@ def plan(table: TableOptions, as_json: AsJson = False) -> None:
         if as_json:
             found = {"rows": made.rows, "features": made.features, "method": str(made.method), "backend": made.backend}
             found |= {"seconds": made.seconds, "bytes": made.bytes, "memory": made.budget, "reason": made.reason}
-            print(json.dumps(found))
+            words.say(json.dumps(found) + "\n")
         else:
             words.show("\n".join([*words.of_table(prepared), words.line("plan", words.of_plan(made)), made.explain()]))
 

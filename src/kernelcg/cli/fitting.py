@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,8 +74,7 @@ def _read(data: str, delimiter: str | None, encoding: str | None, *, quiet: bool
     """Return the table in a file; say first what reading takes if that is much."""
     needed = memory_to_read(data)
     if needed is not None and needed > LARGE_FILE and not quiet:
-        said = f"reading {data} takes about {in_bytes(needed)} of memory"
-        Console(stderr=True).print(said, highlight=False, markup=False)
+        words.note(f"reading {data} takes about {in_bytes(needed)} of memory")
     return read_table(data, delimiter=delimiter, encoding=encoding)
 
 
@@ -105,27 +105,24 @@ def run_fit(prepared: Prepared, request: FitRequest) -> int:
     for warning in fitted.warnings:
         say(words.line("warning", warning))
     say(words.line("numerics", words.of_numerics(fitted.model)))
-    saved = _saved(fitted.model, request)
-    if saved:
-        say(words.line("saved", ", ".join(saved)))
+    for written in _saved(fitted.model, request):
+        say(words.line("saved", written))
     code = _code(fitted, request.checkpoint)
     if request.as_json:
-        print(json.dumps(_as_json(fitted)))
+        words.say(json.dumps(_as_json(fitted)) + "\n")
     return code
 
 
-def _saved(model: TableModel, request: FitRequest) -> list[str]:
-    """Write the model and its page; return what was written."""
-    saved = []
+def _saved(model: TableModel, request: FitRequest) -> Iterator[str]:
+    """Write the model and its page, and say of each when it is there: the page may fail when the model is safe."""
     if request.out is not None:
         model.save(request.out)
-        saved.append(f"{request.out} ({in_bytes(request.out.stat().st_size)})")
+        yield f"{request.out} ({in_bytes(request.out.stat().st_size)})"
     if request.page is not None:
         from kernelcg.reports import write_page
 
         write_page(model, request.page)
-        saved.append(str(request.page))
-    return saved
+        yield f"{request.page} (open it in a browser: it needs no network)"
 
 
 def _code(fitted: Fitted, checkpoint: Path | None) -> int:
@@ -165,23 +162,33 @@ def run_predict(
     if out is not None and out.suffix.lower() not in PREDICTIONS:
         raise TableError(f"predictions are written as .csv, .csv.gz or .parquet, not as {out.suffix or out.name!r}")
     fitted, table = load_table_model(model), _read(data, delimiter, encoding, quiet=quiet)
-    console = Console(stderr=True)
-    for name, levels in fitted.encoding.unseen(table.frame).items():
-        shown_levels = ", ".join(map(repr, levels[:5])) + (", …" if len(levels) > 5 else "")
-        note = f"note: {name!r} has categories that the fit has not seen: {shown_levels}"
-        console.print(note, highlight=False, markup=False)
-    for name, count in fitted.encoding.newly_missing(table.frame).items():
-        note = f"note: {name!r} is missing in {count:,} rows, and was in none of the fit: its median stands for it"
-        console.print(note, highlight=False, markup=False)
-    with shown(console, "predicting", quiet=quiet) as progress:
-        found = fitted.predict(table.frame, interval=interval, callback=progress)
+    frame = table.with_words(fitted.encoding.categories())
+    for note in [*table.notes, *_notes(fitted, frame)]:
+        words.note(note)
+    with shown(Console(stderr=True), "predicting", quiet=quiet) as progress:
+        found = fitted.predict(frame, interval=interval, callback=progress)
     if keep:
-        found = table.frame.join(found, rsuffix=" (predicted)")
+        found = frame.join(found, rsuffix=" (predicted)")
     if out is None:
-        print(found.to_csv(index=False, float_format=f"%.{digits}g"), end="")
+        words.say(found.to_csv(index=False, float_format=f"%.{digits}g"))
     else:
         replace_file(out, _encoded(found, out.suffix.lower(), digits))
+        words.show(words.line("saved", f"{out} ({len(found):,} rows)"))
     return CERTIFIED if fitted.is_certified else NOT_CERTIFIED
+
+
+def _notes(model: TableModel, frame: pd.DataFrame) -> list[str]:
+    """Say what a table holds that the fit has not seen, and what is not certified."""
+    found = []
+    for name, levels in model.encoding.unseen(frame).items():
+        shown_levels = words.listed([repr(level) for level in levels], 5)
+        found.append(f"{name!r} has categories that the fit has not seen: {shown_levels}")
+    for name, count in model.encoding.newly_missing(frame).items():
+        rows = "1 row" if count == 1 else f"{count:,} rows"
+        found.append(f"{name!r} is missing in {rows}, and was in none of the fit: its median stands for it")
+    if not model.is_certified:
+        found.append(f"the predictions are not certified: {words.of_numerics(model)}")
+    return found
 
 
 def _encoded(predictions: pd.DataFrame, ending: str, digits: int) -> bytes:
@@ -199,11 +206,8 @@ def run_info(path: Path, *, as_json: bool) -> None:
     model = load_table_model(path)
     if as_json:
         known = {name: value for name, value in model.facts.items() if name != "held_out"}
-        print(
-            json.dumps(
-                {**known, "target": model.target, "task": str(model.task), "kernel": str(model.estimator.kernel_)}
-            )
-        )
+        known |= {"target": model.target, "task": str(model.task), "kernel": str(model.estimator.kernel_)}
+        words.say(json.dumps(known) + "\n")
         return
     lines = [
         words.line("model", f"{path}, {in_bytes(path.stat().st_size)}, fitted to {model.facts.get('source', '?')}"),
@@ -233,11 +237,11 @@ def run_compare(options: TableOptions, *, budget: float, out: Path | None, quiet
     kind = "classification" if prepared.target.task is Task.CLASSIFICATION else "regression"
     with shown(Console(stderr=True), "comparing", quiet=quiet, runs=len(DEFAULT)) as progress:
         found = compare(prepared.X, prepared.y, task=kind, budget=budget, seed=options.seed, callback=progress)
-    print(json.dumps(_plain(found.table())) if as_json else found)
+    words.say(f"{json.dumps(_plain(found.table())) if as_json else found}\n")
     if out is not None:
         found.plot(out)
         if not as_json:
-            print(words.line("drawn", str(out)))
+            words.show(words.line("drawn", str(out)))
 
 
 def _plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -282,9 +286,10 @@ def run_solve(
     replace_file(out, stream.getvalue())
     if as_json:
         residual, steps = float(report.relative_residuals.max()), int(report.iterations.max())
-        print(json.dumps({"status": report.status.name, "relative_residual": residual, "iterations": steps}))
+        found = {"status": report.status.name, "relative_residual": residual, "iterations": steps}
+        words.say(json.dumps(found) + "\n")
     else:
-        print(f"{report}\n{words.line('saved', str(out))}")
+        words.show(f"{report}\n{words.line('saved', str(out))}")
     return CERTIFIED if report.status is Status.CONVERGED else NOT_CERTIFIED
 
 

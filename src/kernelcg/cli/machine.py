@@ -82,5 +82,4 @@ def run_demo(folder: Path, *, quiet: bool) -> int:
     run_predict(
         model, str(new), out=None, interval=0.95, keep=False, delimiter=None, encoding=None, quiet=True, digits=4
     )
-    print(f"open {page} in a browser: it needs no network")
     return code

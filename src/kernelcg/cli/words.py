@@ -1,8 +1,10 @@
 """What the command says about tables, plans and models, a line each."""
 
 import math
+import os
+import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -14,6 +16,7 @@ from kernelcg.planning.plan import in_bytes, in_time
 from kernelcg.tables.columns import Column, Encoding, Kind
 from kernelcg.tables.fitting import Prepared
 from kernelcg.tables.model import TableModel
+from kernelcg.tables.readable import readable
 from kernelcg.tables.task import Task
 from kernelcg.threads import allowed
 
@@ -21,9 +24,13 @@ LABEL = 13
 """Width of the label in front of a line."""
 
 
+MOST_LISTED = 12
+"""Columns that a line names."""
+
+
 def line(label: str, text: str) -> str:
     """Return a labelled line."""
-    return f"{label:<{LABEL}}{text}"
+    return f"{label:<{LABEL - 1}} {text}"
 
 
 def styled(text: str) -> Text:
@@ -39,7 +46,29 @@ def styled(text: str) -> Text:
 
 def show(text: str) -> None:
     """Print lines: with colours on a terminal, plain elsewhere, never broken."""
-    Console(highlight=False).print(styled(text), soft_wrap=True)
+    console = Console(highlight=False)
+    with console.capture() as kept:
+        console.print(styled(text), soft_wrap=True)
+    say(kept.get())
+
+
+def say(text: str) -> None:
+    """Write to the standard output; if nobody reads it any more, as after ``| head``, the work goes on unseen."""
+    try:
+        print(text, end="", flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def note(text: str) -> None:
+    """Write a note in one line to the standard error."""
+    print(f"note: {text}", file=sys.stderr)
+
+
+def listed(names: Sequence[str], most: int = MOST_LISTED) -> str:
+    """Return names one after another, only the first of many."""
+    rest = f" and {len(names) - most:,} others" if len(names) > most + 1 else ""
+    return ", ".join(names[: most if rest else None]) + rest
 
 
 def of_table(prepared: Prepared) -> list[str]:
@@ -47,15 +76,16 @@ def of_table(prepared: Prepared) -> list[str]:
     encoding, target = prepared.encoding, prepared.target
     lines = [line(prepared.source, f"{prepared.rows:,} rows; {of_columns(encoding)}")]
     left_out = [f"{one.name} ({one.note})" for one in encoding.columns if one.kind is Kind.LEFT_OUT]
-    lines += [line("left out", ", ".join(left_out))] if left_out else []
+    lines += [line("left out", listed(left_out))] if left_out else []
     lines += [line("note", note) for note in prepared.notes]
     return [*lines, line("target", f"{target.name}: {target.task} ({target.reason})")]
 
 
 def of_columns(encoding: Encoding) -> str:
     """Say how many columns there are of each kind, and what is missing."""
-    words = {Kind.NUMBER: "numeric", Kind.CATEGORY: "categorical (one-hot)", Kind.DATE: "dates (as numbers)"}
     counts = Counter(column.kind for column in encoding.columns)
+    dates = "date (as a number)" if counts[Kind.DATE] == 1 else "dates (as numbers)"
+    words = {Kind.NUMBER: "numeric", Kind.CATEGORY: "categorical (one-hot)", Kind.DATE: dates}
     parts = [f"{counts[kind]} {name}" for kind, name in words.items() if counts[kind]]
     gaps = [column for column in encoding.columns if column.missing > 0 and column.kind is not Kind.LEFT_OUT]
     if len(gaps) == 1:
@@ -87,13 +117,13 @@ def of_model(model: TableModel) -> list[str]:
     lines += [line("relevance", of_relevance(facts.get("relevance", {})))]
     if facts.get("scores"):
         lines.append(line("held out 10%", of_scores(model.task, facts["scores"])))
-    return lines
+    return lines + [line("note", one) for one in facts.get("advice", [])]
 
 
 def of_noise(model: TableModel) -> str:
     """Say how large the learned noise is."""
     scale, noise = float(model.estimator.y_scale_[0]), float(model.estimator.noise_)
-    return f"noise sd {scale * math.sqrt(noise):.3g} ({noise:.2g} of the variance of {model.target})"
+    return f"noise sd {readable(scale * math.sqrt(noise))} ({noise:.2g} of the variance of {model.target})"
 
 
 def of_relevance(relevance: Mapping[str, float]) -> str:
@@ -105,14 +135,17 @@ def of_relevance(relevance: Mapping[str, float]) -> str:
         if value >= INVISIBLE
     ]
     rest = [name for name, value in ordered if value < INVISIBLE]
-    return " | ".join([*seen, *([f"no visible effect: {', '.join(rest)}"] if rest else [])])
+    less = [f"{len(seen) - MOST_LISTED} others less"] if len(seen) > MOST_LISTED else []
+    return " | ".join([*seen[:MOST_LISTED], *less, *([f"no visible effect: {listed(rest)}"] if rest else [])])
 
 
 def of_scores(task: Task, found: Mapping[str, float]) -> str:
     """Say how good the predictions on the rows held out are."""
     if task is Task.CLASSIFICATION:
         return f"{found['error']:.1%} of {found['rows']:.0f} rows wrong, log loss {found['nlpd']:.3g}"
-    words = f"RMSE {found['rmse']:.3g}" + (f", R² {found['r2']:.3f}" if "r2" in found else "")
+    words = f"{found['rows']:,.0f} rows: RMSE {readable(found['rmse'])}" + (
+        f", R² {found['r2']:.3f}" if "r2" in found else ""
+    )
     if "coverage" in found:
         return f"{words}, 95 % intervals cover {found['coverage']:.1%}"
     return f"{words}, mean negative log probability {found['nlpd']:.3g}"

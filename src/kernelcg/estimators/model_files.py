@@ -138,8 +138,10 @@ def _replace(target: Path, content: bytes) -> None:
         if target.exists():
             shutil.copymode(target, temporary)
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (None, os.fspath(temporary)):
+            error.filename = os.fspath(target)  # a full disk names no file
         raise
 
 

@@ -21,10 +21,11 @@ def relevances(model: Any, X: Floats, groups: dict[str, list[int]], seed: int = 
     r"""Return for each group of features the share of the variance of the mean m(x) that is lost without it.
 
     .. math:: T_j = \frac{E \operatorname{Var}(m(x) \mid x_{-j})}{\operatorname{Var} m(x)}
-        = \frac{E (m(x) - m(x'))^2}{2 \operatorname{Var} m(x)},
+        = \frac{E (m(x) - m(x'))^2}{E (m(x) - m(x''))^2},
 
-    where x' is x with its features j taken from another row, drawn at random: 0 if the feature does not matter. Shares
-    add up to more than 1 where features act together. Of several latent functions the variances are added.
+    where x'' is another row, drawn at random, and x' is x with its features j taken from it: 0 if the feature does
+    not matter, and 1 if no other one does. Shares add up to more than 1 where features act together. Of several latent
+    functions the squares are added.
 
     References
     ----------
@@ -33,18 +34,29 @@ def relevances(model: Any, X: Floats, groups: dict[str, list[int]], seed: int = 
     generator = np.random.default_rng(seed)
     rows = generator.permutation(len(X))[:ROWS]
     base = _means(model, X[rows])
-    variance = base.var(axis=0).sum()
-    if not variance > 0:
+    donors = [np.roll(np.arange(len(rows)), step) for step in _steps(len(rows), generator)]
+    total = sum(_squares(base[other], base) for other in donors)
+    if not total > 0:
         return dict.fromkeys(groups, 0.0)
     found = {}
     for name, features in groups.items():
-        changes = []
-        for _ in range(SHUFFLES):
-            other = X[rows].copy()
-            other[:, features] = X[generator.permutation(len(X))[: len(rows)]][:, features]
-            changes.append(np.square(_means(model, other) - base).sum(axis=1).mean())
-        found[name] = float(np.mean(changes) / (2 * variance))
+        changed = 0.0
+        for other in donors:
+            mixed = X[rows].copy()
+            mixed[:, features] = X[rows][other][:, features]
+            changed += _squares(_means(model, mixed), base)
+        found[name] = changed / total
     return found
+
+
+def _steps(rows: int, generator: np.random.Generator) -> list[int]:
+    """Return by how many rows values are moved: never back to where they were."""
+    found: list[int] = (1 + generator.permutation(max(rows - 1, 0))[:SHUFFLES]).tolist()
+    return found
+
+
+def _squares(one: Floats, other: Floats) -> float:
+    return float(np.square(one - other).sum())
 
 
 def feature_importances(model: Any, X: Floats) -> Floats:

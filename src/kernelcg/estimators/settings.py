@@ -217,6 +217,8 @@ def chosen_backend(memory: int | str | None, n_jobs: int | None, device: torch.d
 
 def threads_of(n_jobs: int | None) -> int | None:
     """Return the number of threads that was asked for, None for all; negative numbers count from all cores."""
+    if n_jobs == 0:
+        raise ValueError("n_jobs=0 is no number of threads; give 1 or more, or None or -1 for all")
     return None if n_jobs is None else effective_n_jobs(n_jobs)
 
 

@@ -4,6 +4,7 @@ import math
 import os
 import time
 import types
+import warnings
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
@@ -92,7 +93,8 @@ def checkpoints(path: str | os.PathLike[str], every: float = 30.0) -> Listener:
     """Return a listener that keeps the newest state of learning in a file, written every so many seconds.
 
     The first step and the last one before learning ends are always written. A fit that goes on from the file, by
-    ``fit(X, y, resume=path)``, ends with the same numbers as one that was never interrupted.
+    ``fit(X, y, resume=path)``, ends with the same numbers as one that was never interrupted. A disk that is full ends
+    the fit at the first step, and is warned of later: learning is not lost to it.
     """
     written, newest = -math.inf, None
 
@@ -104,8 +106,16 @@ def checkpoints(path: str | os.PathLike[str], every: float = 30.0) -> Listener:
             return
         due = event.kind is EventKind.LEARNED or time.monotonic() - written >= every
         if due and newest is not None:
-            save_state(newest, path)
-            written, newest = time.monotonic(), None
+            try:
+                save_state(newest, path)
+            except OSError as error:
+                if written == -math.inf:
+                    raise
+                words = f"{os.fspath(path)} keeps an earlier state of learning, since a newer one could not be written"
+                warnings.warn(f"{words}: {error}", stacklevel=2)
+            else:
+                newest = None
+            written = time.monotonic()
 
     return listen
 

@@ -8,14 +8,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from kernelcg.plots.style import ACCENT, GREY, SECOND, thinned
+from kernelcg.plots.style import ACCENT, BAND, GREY, SECOND, thinned
 
 OVERLAP = 1.06
 """Size of the cells of a map relative to their distance, so that no gaps show between them."""
 
+MOST_BARS, THICKEST, ROOM = 15, 26, 210
+"""Columns whose relevance is drawn, the thickest bar, and how much all of them take, in pixels."""
+
 PARTS = {
     "prediction": ACCENT,
-    "95 % credible band": ACCENT,
+    "95 % credible band": BAND,
     "average over the rows": GREY,
     "numerical error band": SECOND,
 }
@@ -27,7 +30,7 @@ def relevance(shares: Mapping[str, float]) -> Any:
 
     Parameters
     ----------
-    shares : by the name of the column, between 0 and 1
+    shares : by the name of the column, between 0 and 1; of many columns those that matter most are drawn
 
     Returns
     -------
@@ -40,10 +43,11 @@ def relevance(shares: Mapping[str, float]) -> Any:
     >>> chart.to_dict()["$schema"].startswith("https://vega")
     True
     """
-    frame = pd.DataFrame({"column": list(shares), "share": list(shares.values())})
+    first = sorted(shares.items(), key=lambda item: -item[1])[:MOST_BARS]
+    frame = pd.DataFrame(first, columns=["column", "share"])
     return (
         alt.Chart(frame)
-        .mark_bar(color=ACCENT)
+        .mark_bar(color=ACCENT, size=min(THICKEST, ROOM // max(len(first), 1)))
         .encode(
             alt.X("share", title="share of the variation that is lost without it"),
             alt.Y("column:N", sort="-x", title=None),
@@ -66,7 +70,7 @@ def dependence(
 
     Parameters
     ----------
-    at : values of the column, in its units
+    at : values of the column, in its units, or dates
     mean : predictions there, in the units of the target
     band : lower and upper ends of the 95 % credible band of the function, in the same units
     names : of the column and of the target
@@ -85,12 +89,13 @@ def dependence(
     >>> chart.to_dict()["$schema"].startswith("https://vega")
     True
     """
-    known = {"at": at, "mean": mean, "lower": band[0], "upper": band[1]}
+    known = {"mean": mean, "lower": band[0], "upper": band[1]}
     known |= {} if average is None else {"average": average}
     known |= {} if exact is None else {"exact from": exact[0], "exact to": exact[1]}
-    frame = pd.DataFrame({name: np.asarray(values, dtype=float) for name, values in known.items()})
+    numbers = {name: np.asarray(values, dtype=float) for name, values in known.items()}
+    frame = pd.DataFrame({"at": np.asarray(at), **numbers})
     x, y = (alt.X("at", title=names[0], scale=alt.Scale(zero=False)), alt.Y("mean", scale=alt.Scale(zero=False)))
-    parts = {"95 % credible band": alt.Chart(frame).mark_area(opacity=0.25).encode(x, alt.Y("lower"), alt.Y2("upper"))}
+    parts = {"95 % credible band": alt.Chart(frame).mark_area(opacity=0.5).encode(x, alt.Y("lower"), alt.Y2("upper"))}
     if average is not None:
         dashed = alt.Chart(frame).mark_line(strokeDash=[5, 3])
         parts["average over the rows"] = dashed.encode(x, alt.Y("average"))
@@ -99,7 +104,7 @@ def dependence(
         parts["numerical error band"] = area.encode(x, alt.Y("exact from"), alt.Y2("exact to"))
     parts["prediction"] = alt.Chart(frame).mark_line().encode(x, y.title(names[1]), tooltip=list(frame))
     scale = alt.Scale(domain=list(parts), range=[PARTS[name] for name in parts])
-    legend = alt.Legend(title=None, orient="bottom", columns=2)
+    legend = alt.Legend(title=None, orient="bottom", columns=2, symbolOpacity=1)
     layers = [
         part.transform_calculate(part=f"'{name}'").encode(alt.Color("part:N", scale=scale, legend=legend))
         for name, part in parts.items()
@@ -116,7 +121,7 @@ def class_dependence(
 
     Parameters
     ----------
-    at : values of the column, in its units
+    at : values of the column, in its units, or dates
     classes : for each class its probabilities there, the lower and upper ends of their 95 % credible band, and the mean
         of the probabilities over the rows of the table with this column set to each value: the partial dependence
     name : of the column
@@ -143,7 +148,9 @@ def class_dependence(
     )
     base = alt.Chart(frame).encode(
         alt.X("at", title=name, scale=alt.Scale(zero=False)),
-        alt.Color("class:N", title="class", sort=list(classes), legend=alt.Legend(orient="bottom", columns=3)),
+        alt.Color(
+            "class:N", title="class", sort=list(classes), legend=alt.Legend(orient="bottom", columns=3, symbolOpacity=1)
+        ),
     )
     scale = alt.Scale(domain=[0, 1])
     bands = base.mark_area(opacity=0.2).encode(alt.Y("lower", scale=scale, title="probability"), alt.Y2("upper"))
@@ -158,7 +165,7 @@ def map_of(x: ArrayLike, y: ArrayLike, value: ArrayLike, names: Sequence[str]) -
 
     Parameters
     ----------
-    x, y : corners of the cells of a regular grid, in the units of the two columns
+    x, y : corners of the cells of a regular grid, in the units of the two columns, or dates
     value : predictions there, in the units of the target
     names : of the two columns and of the target
 
@@ -198,11 +205,11 @@ def boundaries(
     *,
     rows: tuple[ArrayLike, ArrayLike, Sequence[str]] | None = None,
 ) -> Any:
-    """Draw the most probable class over two columns, the paler the less certain, and rows of the table on it.
+    """Draw the most probable class over two columns, the fainter the less certain, and rows of the table on it.
 
     Parameters
     ----------
-    x, y : corners of the cells of a regular grid, in the units of the two columns
+    x, y : corners of the cells of a regular grid, in the units of the two columns, or dates
     classes : the most probable class of each cell
     certainty : its probability
     names : of the two columns
@@ -222,6 +229,7 @@ def boundaries(
     """
     frame = _cells(x, y).assign(**{"class": list(classes), "probability": np.asarray(certainty, dtype=float)})
     scale = alt.Scale(zero=False, nice=False)
+    legend = alt.Legend(title="probability", symbolFillColor=GREY, symbolStrokeColor=GREY)
     cells = (
         alt.Chart(frame)
         .mark_rect()
@@ -231,11 +239,11 @@ def boundaries(
             alt.Y("y", title=names[1], scale=scale),
             alt.Y2("y2"),
             alt.Color("class:N", title="class"),
-            alt.Opacity("probability", title="probability", scale=alt.Scale(domain=[0, 1], range=[0, 1])),
+            alt.Opacity("probability", scale=alt.Scale(domain=[0, 1], range=[0, 1]), legend=legend),
             tooltip=["x", "y", "class", "probability"],
         )
     )
-    words = f"The most probable class over {names[0]} and {names[1]}, paler where less certain"
+    words = f"The most probable class over {names[0]} and {names[1]}, fainter where less certain"
     if rows is None:
         return cells.properties(description=f"{words}.")
     seen = thinned(pd.DataFrame({"x": rows[0], "y": rows[1], "class": list(rows[2])}))
@@ -246,7 +254,11 @@ def boundaries(
 
 def _cells(x: ArrayLike, y: ArrayLike) -> pd.DataFrame:
     """Return the cells of a regular grid with these corners."""
-    xs, ys = np.unique(np.asarray(x, dtype=float)), np.unique(np.asarray(y, dtype=float))
-    wide, high = (float(np.diff(values).mean()) if len(values) > 1 else 1.0 for values in (xs, ys))
-    frame = pd.DataFrame({"x": x, "y": y})
-    return frame.assign(x2=frame.x + OVERLAP * wide, y2=frame.y + OVERLAP * high)
+    frame = pd.DataFrame({"x": np.asarray(x), "y": np.asarray(y)})
+    return frame.assign(x2=frame.x + _cell(frame.x), y2=frame.y + _cell(frame.y))
+
+
+def _cell(corners: pd.Series) -> Any:
+    """Return how long a cell is in one direction: a little more than the distance of the corners."""
+    distances = np.diff(np.unique(corners.to_numpy()))
+    return OVERLAP * (distances.mean() if len(distances) else np.ones(1, dtype=distances.dtype)[0])

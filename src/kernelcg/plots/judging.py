@@ -7,14 +7,25 @@ import altair as alt
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
+from scipy.stats import binom
 
 from kernelcg.plots.style import ACCENT, GREY, SECOND, thinned
+
+MARGIN = 8
+"""Pixels between the outermost dots and the frame."""
 
 LEVELS = np.linspace(0.05, 0.95, 19)
 """Nominal coverages at which calibration is judged."""
 
 
-def predicted_against_observed(observed: ArrayLike, mean: ArrayLike, std: ArrayLike, name: str) -> Any:
+def predicted_against_observed(
+    observed: ArrayLike,
+    mean: ArrayLike,
+    std: ArrayLike,
+    name: str,
+    *,
+    interval: tuple[ArrayLike, ArrayLike] | None = None,
+) -> Any:
     """Draw predictions of rows held out with their 95 % intervals against what was observed.
 
     Parameters
@@ -23,6 +34,7 @@ def predicted_against_observed(observed: ArrayLike, mean: ArrayLike, std: ArrayL
     mean : predictions of it, in the same units
     std : standard deviations of a new observation, in the same units
     name : of the target
+    interval : lower and upper ends of the 95 % intervals; those of a normal distribution unless given
 
     Returns
     -------
@@ -36,10 +48,11 @@ def predicted_against_observed(observed: ArrayLike, mean: ArrayLike, std: ArrayL
     True
     """
     y, m, s = (np.asarray(part, dtype=float) for part in (observed, mean, std))
-    frame = thinned(pd.DataFrame({"observed": y, "mean": m, "lower": m - 1.96 * s, "upper": m + 1.96 * s}))
+    lower, upper = (m - 1.96 * s, m + 1.96 * s) if interval is None else map(np.asarray, interval)
+    frame = thinned(pd.DataFrame({"observed": y, "mean": m, "lower": lower, "upper": upper}))
     ends = pd.DataFrame({"at": [min(y.min(), m.min()), max(y.max(), m.max())]})
-    axis = alt.Scale(zero=False)
-    bars = alt.Chart(frame).mark_rule(opacity=0.25, color=ACCENT)
+    axis = alt.Scale(zero=False, padding=MARGIN)
+    bars = alt.Chart(frame).mark_rule(opacity=0.5, color=ACCENT)
     bars = bars.encode(alt.X("observed", scale=axis), alt.Y("lower", scale=axis), alt.Y2("upper"))
     dots = alt.Chart(frame).mark_circle(size=26, color=ACCENT, opacity=0.8)
     dots = dots.encode(
@@ -76,7 +89,7 @@ def residuals(mean: ArrayLike, observed: ArrayLike, std: ArrayLike) -> Any:
     frame = thinned(pd.DataFrame({"mean": m, "residual": (y - m) / s}))
     dots = alt.Chart(frame).mark_circle(size=26, color=ACCENT, opacity=0.8)
     dots = dots.encode(
-        alt.X("mean", title="predicted", scale=alt.Scale(zero=False)),
+        alt.X("mean", title="predicted", scale=alt.Scale(zero=False, padding=MARGIN)),
         alt.Y("residual", title="residual / predicted sd"),
         tooltip=["mean", "residual"],
     )
@@ -86,13 +99,14 @@ def residuals(mean: ArrayLike, observed: ArrayLike, std: ArrayLike) -> Any:
     )
 
 
-def calibration(levels: ArrayLike, covered: ArrayLike) -> Any:
+def calibration(levels: ArrayLike, covered: ArrayLike, rows: int | None = None) -> Any:
     """Draw the share of rows held out within an interval against the share that it promises.
 
     Parameters
     ----------
     levels : probabilities that intervals promise
     covered : shares of the rows that lie within them
+    rows : number of the rows; if it is given, a grey band holds the shares of right intervals with probability 95 %
 
     Returns
     -------
@@ -114,13 +128,22 @@ def calibration(levels: ArrayLike, covered: ArrayLike) -> Any:
         tooltip=["promised", "covered"],
     )
     ideal = alt.Chart(pd.DataFrame({"at": [0.0, 1.0]})).mark_line(color=GREY, strokeDash=[4, 3]).encode(x="at", y="at")
-    return alt.layer(ideal, line).properties(
-        description="Share of rows inside intervals against the share promised; on the dashed line they agree."
+    words = "Share of rows inside intervals against the share promised; on the dashed line they agree"
+    if rows is None:
+        return alt.layer(ideal, line).properties(description=f"{words}.")
+    promised = np.linspace(0, 1, 101)
+    lower, upper = (binom.ppf(end, rows, promised) / rows for end in (0.025, 0.975))
+    chance = pd.DataFrame({"promised": promised, "lower": lower.clip(0, 1), "upper": upper.clip(0, 1)})
+    band = alt.Chart(chance).mark_area(color=GREY, opacity=0.2).encode(x="promised", y="lower", y2="upper")
+    return alt.layer(band, ideal, line).properties(
+        description=f"{words}, and in the grey band they differ by no more than chance explains."
     )
 
 
 def probability_integral(values: ArrayLike) -> Any:
     """Draw where observations fall in their predictive distributions: flat if the distributions are right.
+
+    A grey band holds each bar with probability 95 % if they are.
 
     Parameters
     ----------
@@ -139,12 +162,20 @@ def probability_integral(values: ArrayLike) -> Any:
     """
     counts, edges = np.histogram(np.asarray(values, dtype=float), bins=10, range=(0, 1))
     frame = pd.DataFrame({"from": edges[:-1], "to": edges[1:], "rows": counts})
-    return (
-        alt.Chart(frame)
-        .mark_bar(color=ACCENT)
-        .encode(alt.X("from", title="place in the predictive distribution", bin="binned"), alt.X2("to"), alt.Y("rows"))
-        .properties(description="Histogram of the places of observations in their predictive distributions.")
+    rows = int(counts.sum())
+    chance = pd.DataFrame({"lower": [binom.ppf(0.025, rows, 0.1)], "upper": [binom.ppf(0.975, rows, 0.1)]})
+    bars = alt.Chart(frame).mark_bar(color=ACCENT)
+    bars = bars.encode(
+        alt.X("from", title="place in the predictive distribution", bin="binned"),
+        alt.X2("to"),
+        alt.Y("rows", title="rows"),
     )
+    band = alt.Chart(chance).mark_rect(color=GREY, opacity=0.25)
+    band = band.encode(alt.Y("lower", title="rows"), alt.Y2("upper"))
+    words = (
+        "Histogram of the places of observations in their predictive distributions; bars in the grey band are level."
+    )
+    return alt.layer(band, bars).properties(description=words)
 
 
 def confusion(observed: Sequence[Any], predicted: Sequence[Any]) -> Any:
@@ -238,7 +269,7 @@ def surprises(rows: ArrayLike, observed: ArrayLike, predicted: ArrayLike, std: A
     y, m, s = (np.asarray(part, dtype=float) for part in (observed, predicted, std))
     frame = pd.DataFrame({"row": [f"row {row:,}" for row in np.asarray(rows)], "observed": y, "predicted": m})
     frame = frame.assign(lower=m - 1.96 * s, upper=m + 1.96 * s, deviations=(y - m) / s)
-    scale = alt.Scale(zero=False)
+    scale = alt.Scale(zero=False, padding=MARGIN)
     base = alt.Chart(frame).encode(alt.Y("row:N", sort=None, title=None))
     bars = base.mark_rule(strokeWidth=6, opacity=0.35, color=ACCENT).encode(
         alt.X("lower", title=name, scale=scale), alt.X2("upper")

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-ACCENT, SECOND, GREY = "#4c78a8", "#e45756", "#8a8f98"
+ACCENT, BAND, SECOND, GREY = "#4c78a8", "#9ecae9", "#e45756", "#8a8f98"
 
 MOST_POINTS = 2000
 """Points that a picture shows; more are thinned out evenly."""

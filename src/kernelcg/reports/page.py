@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from kernelcg.estimators.model_files import replace_file
 from kernelcg.reports.pictures import inputs_of, pictures
 from kernelcg.tables.columns import Column, Kind
+from kernelcg.tables.dates import times
 from kernelcg.tables.model import TableModel
+from kernelcg.tables.readable import readable
 
 
 def write_page(model: TableModel, path: str | os.PathLike[str]) -> None:
@@ -61,6 +63,7 @@ def page_of(model: TableModel) -> str:
         specs=json.dumps(specs).replace("<", "\\u003c"),
         drawing_code=vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"),
         version=kernelcg.__version__,
+        readable=readable,
     )
 
 
@@ -96,5 +99,5 @@ def _details(column: Column, values: NDArray[np.float64]) -> str:
 def _shown(column: Column, value: float) -> str:
     """Return a number, or the date that it stands for."""
     if column.kind is Kind.DATE:
-        return str(np.datetime64("1970-01-01") + np.timedelta64(round(value), "D"))
-    return f"{value:.4g}"
+        return str(times(np.array(value)).astype("datetime64[D]"))
+    return readable(value, 4)

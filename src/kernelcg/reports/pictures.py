@@ -9,9 +9,12 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from kernelcg import plots
+from kernelcg.estimators.relevance import INVISIBLE
+from kernelcg.plots.functions import MOST_BARS
 from kernelcg.plots.judging import LEVELS
 from kernelcg.reports.slices import Slice, centres_at, slices_at
 from kernelcg.tables.columns import Kind
+from kernelcg.tables.dates import times
 from kernelcg.tables.model import TableModel
 from kernelcg.tables.scores import COVERAGES
 from kernelcg.tables.task import Task
@@ -35,6 +38,8 @@ DOTS = 300
 
 OTHERS = "The other columns are at their medians or commonest categories"
 
+BY_CHANCE = "What lies in the grey band differs by chance alone"
+
 CELLS = 28
 """Points of a map in each direction."""
 
@@ -53,11 +58,10 @@ def pictures(model: TableModel) -> Iterator[Picture]:
     yield from _of_held_out(model)
     shares = dict(model.facts.get("relevance", {}))
     if shares:
-        yield Picture(
-            "What matters",
-            "The share of the variation of the predictions that is lost when a column is averaged out.",
-            plots.relevance(shares),
-        )
+        words = "The share of the variation of the predictions that is lost when a column is averaged out."
+        rest = len(shares) - MOST_BARS
+        left_out = f" {rest} columns that matter less are left out." if rest > 0 else ""
+        yield Picture("What matters", f"{words}{left_out}", plots.relevance(shares))
     yield from _along_columns(model, shares)
     yield from _of_surprises(model)
     yield from _of_unforeseen(model)
@@ -90,37 +94,45 @@ def _of_held_out(model: TableModel) -> Iterator[Picture]:
             )
         return
     y, mean, std = (np.array(held[name], dtype=float) for name in ("observed", "mean", "std"))
+    rows = len(held.get("lower", y))  # intervals of counts are known of the first rows
+    interval = (held["lower"], held["upper"]) if "lower" in held else None
     yield Picture(
         "Predicted against observed",
-        "Rows that were not learned from; bars are 95 % intervals of a new observation.",
-        plots.predicted_against_observed(y, mean, std, model.target),
+        f"{rows:,} rows that were not learned from; bars are 95 % intervals of a new observation.",
+        plots.predicted_against_observed(y[:rows], mean[:rows], std[:rows], model.target, interval=interval),
     )
     yield Picture("Residuals", "A cloud without a pattern is what one hopes for.", plots.residuals(mean, y, std))
     if model.task is Task.REGRESSION:
         places = norm.cdf((y - mean) / std)
         covered = [float((np.abs(places - 0.5) <= level / 2).mean()) for level in LEVELS]
         yield Picture(
-            "Calibration", "Intervals that promise p should hold p of the rows.", plots.calibration(LEVELS, covered)
+            "Calibration",
+            f"Intervals that promise p should hold p of the rows. {BY_CHANCE} with {rows:,} rows.",
+            plots.calibration(LEVELS, covered, rows),
         )
         yield Picture(
             "Places in the predictive distribution",
-            "Level bars mean that the uncertainties are right; a hill means too cautious, a valley too sure.",
+            "Level bars mean that the uncertainties are right; a hill means too cautious, a valley too sure. "
+            f"{BY_CHANCE}.",
             plots.probability_integral(places),
         )
     elif held.get("covered"):
         yield Picture(
             "Calibration",
-            "Intervals that promise p should hold at least p of the rows: counts are whole, so that some hold more.",
-            plots.calibration(COVERAGES, held["covered"]),
+            "Intervals that promise p should hold at least p of the rows: counts are whole, so that some hold more. "
+            f"{BY_CHANCE} with {rows:,} rows.",
+            plots.calibration(COVERAGES, held["covered"], rows),
         )
 
 
 def _of_surprises(model: TableModel) -> Iterator[Picture]:
     found = model.facts.get("surprises")
     if found and found["row"]:
+        rows = int(model.facts["rows"])
         yield Picture(
             "Rows to look at",
-            "Their values (dots) are furthest from what the others say (bars, 95 %): errors, or something to learn.",
+            "Their values (dots) are furthest from what the others say (bars, 95 %): errors, or something to learn. By "
+            f"chance about {0.05 * rows:,.0f} of {rows:,} rows lie outside of their bars.",
             plots.surprises(found["row"], found["observed"], found["predicted"], found["std"], model.target),
         )
 
@@ -128,9 +140,10 @@ def _of_surprises(model: TableModel) -> Iterator[Picture]:
 def _of_unforeseen(model: TableModel) -> Iterator[Picture]:
     found = model.facts.get("unforeseen")
     if found and found["row"]:
+        which = "whose class was" if model.task is Task.CLASSIFICATION else "outside of their 95 % intervals, and"
         yield Picture(
             "Rows to look at",
-            "Rows held out that were the least probable by what the others say: errors, or something to learn.",
+            f"Rows held out {which} the least probable by what the others say: errors, or something to learn.",
             plots.unforeseen(found["row"], found["observed"], found["probability"]),
         )
 
@@ -153,7 +166,8 @@ def _along_columns(model: TableModel, shares: dict[str, float]) -> Iterator[Pict
     """Yield curves along the numeric columns that matter most, and a map over two of them."""
     groups, X = model.encoding.groups(), inputs_of(model)
     numeric = [column.name for column in model.encoding.columns if column.kind in (Kind.NUMBER, Kind.DATE)]
-    chosen = sorted(numeric, key=lambda name: -shares.get(name, 0.0))[:CURVES]
+    ordered = sorted(numeric, key=lambda name: -shares.get(name, 0.0))
+    chosen = [name for name in ordered if shares.get(name, 0.0) >= INVISIBLE][:CURVES] or ordered[:1]
     typical = _typical(model, X)
     for name in chosen:
         yield _along(model, X, typical, name, groups[name][0])
@@ -170,11 +184,13 @@ def _along(model: TableModel, X: Floats, typical: Floats, name: str, feature: in
     if len(found) == 1:
         (one,) = found
         names = [name, one.label]
-        chart = plots.dependence(grid, one.level, one.credible, names, exact=one.exact, average=averages[:, 0])
+        chart = plots.dependence(
+            _shown(model, name, grid), one.level, one.credible, names, exact=one.exact, average=averages[:, 0]
+        )
         return Picture(f"Along {name}", f"{OTHERS}.{_exactness(found)}", chart)
     shown = sorted(np.argsort([-one.level.max() for one in found], kind="stable")[:CLASSES])
     chart = plots.class_dependence(
-        grid,
+        _shown(model, name, grid),
         {str(model.estimator.classes_[c]): (found[c].level, *found[c].credible, averages[:, c]) for c in shown},
         name,
     )
@@ -207,12 +223,13 @@ def _map(model: TableModel, X: Floats, typical: Floats, names: list[str], featur
     x, y = (grid.ravel() for grid in np.meshgrid(*ends))
     points = np.tile(typical, (len(x), 1))
     points[:, features[0]], points[:, features[1]] = x, y
+    x, y = _shown(model, names[0], x), _shown(model, names[1], y)
     if model.task is Task.CLASSIFICATION:
         P = model.estimator.predict_proba(points)
         return Picture(
             f"Classes over {names[0]} and {names[1]}",
-            f"The most probable class, paler where in doubt, and rows of the table as dots. {OTHERS}.",
-            plots.boundaries(x, y, _named(model, P.argmax(1)), P.max(1), names, rows=_dots(model, X, features)),
+            f"The most probable class, fainter where in doubt, and rows of the table as dots. {OTHERS}.",
+            plots.boundaries(x, y, _named(model, P.argmax(1)), P.max(1), names, rows=_dots(model, X, names, features)),
         )
     return Picture(
         f"{names[0]} and {names[1]}",
@@ -225,13 +242,22 @@ def _named(model: TableModel, codes: NDArray[np.int64]) -> list[str]:
     return [str(label) for label in model.estimator.classes_[codes]]
 
 
-def _dots(model: TableModel, X: Floats, features: list[int]) -> tuple[Floats, Floats, list[str]]:
+def _shown(model: TableModel, name: str, values: Floats) -> NDArray[Any]:
+    """Return the values of a column as they are drawn: those of dates as dates."""
+    is_date = any(column.name == name and column.kind is Kind.DATE for column in model.encoding.columns)
+    return times(values) if is_date else values
+
+
+def _dots(
+    model: TableModel, X: Floats, names: list[str], features: list[int]
+) -> tuple[NDArray[Any], NDArray[Any], list[str]]:
     """Return two features and the classes of some rows that lie within what is drawn."""
     ends = [_range(X[:, one], 2) for one in features]
     inside = [(X[:, one] >= low) & (X[:, one] <= high) for one, (low, high) in zip(features, ends, strict=True)]
     rows = np.flatnonzero(np.logical_and(*inside))
     rows = rows[:: -(-len(rows) // DOTS) or 1]
-    return X[rows, features[0]], X[rows, features[1]], _named(model, _codes(model)[rows])
+    x, y = (_shown(model, name, X[rows, one]) for name, one in zip(names, features, strict=True))
+    return x, y, _named(model, _codes(model)[rows])
 
 
 def _codes(model: TableModel) -> NDArray[np.int64]:

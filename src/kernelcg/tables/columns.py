@@ -1,5 +1,6 @@
 """Columns of a table as numbers: one-hot categories, dates, missing values; learned once, applied to every table."""
 
+import re
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Self
@@ -8,7 +9,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from kernelcg.tables.reading import TableError
+from kernelcg.estimators.data import LARGEST
+from kernelcg.tables import dates
+from kernelcg.tables.reading import TableError, no_column
 
 Floats = NDArray[np.float64]
 
@@ -19,6 +22,9 @@ MOSTLY = 0.5
 """Share of numbers among the values of a column from which words in it are taken for mistakes."""
 
 MISSING_LEVEL = "(missing)"
+
+UNNAMED = re.compile(r"column \d+")
+"""The names of columns that have none."""
 
 DAY = 86_400.0
 YEAR = 365.2425
@@ -43,6 +49,7 @@ class Column:
     flagged : whether a further feature says that the value is missing
     levels : the categories, one feature each; of two the second alone
     season : whether sine and cosine of the day of the year are added to a date
+    written : how dates are written, as strptime has it; empty for ISO's notation
     note : why the column was left out
     missing : share of missing values in the rows of the fit
     """
@@ -55,6 +62,7 @@ class Column:
     season: bool = False
     note: str = ""
     missing: float = 0.0
+    written: str = dates.ISO
 
     def feature_names(self) -> list[str]:
         """Return the names of the features that the column gives."""
@@ -75,7 +83,8 @@ class Column:
             case Kind.CATEGORY:
                 words = _words(values)
                 return np.stack([words == level for level in self._shown_levels()], axis=1).astype(np.float64)
-        numbers = _days(values, self.name) if self.kind is Kind.DATE else _numbers(values, self.name)
+        is_date = self.kind is Kind.DATE
+        numbers = _days(values, self.name, self.written) if is_date else _numbers(values, self.name)
         missing = np.isnan(numbers)
         filled = np.where(missing, self.fill, numbers)
         parts = [filled]
@@ -88,7 +97,7 @@ class Column:
         """Return the categories of a table that the fit has not seen."""
         if self.kind is not Kind.CATEGORY:
             return []
-        return sorted(set(_words(values)) - set(self.levels))
+        return sorted(set(_words(values).tolist()) - set(self.levels))
 
     def newly_missing(self, values: pd.Series) -> int:
         """Return how many values are missing in a table though none was in the rows of the fit."""
@@ -124,7 +133,7 @@ class Encoding:
         """
         for name in (*categorical, *left_out):
             if name not in frame.columns:
-                raise TableError(f"there is no column {name!r}; the columns are {', '.join(map(repr, frame.columns))}")
+                raise no_column(name, frame.columns)
         columns = [
             Column(name, Kind.LEFT_OUT, note="as asked for")
             if name in left_out
@@ -140,6 +149,10 @@ class Encoding:
     def feature_names(self) -> list[str]:
         """Return the names of all features."""
         return [name for column in self.columns for name in column.feature_names()]
+
+    def categories(self) -> list[str]:
+        """Return the names of the columns that hold words."""
+        return [column.name for column in self.columns if column.kind is Kind.CATEGORY]
 
     def groups(self) -> dict[str, list[int]]:
         """Return for each column in use the numbers of its features."""
@@ -195,16 +208,20 @@ def _column(values: pd.Series, name: str, categorical: bool, season: bool) -> Co
         return Column(name, Kind.LEFT_OUT, note="it is empty")
     if values.nunique(dropna=False) == 1:
         return Column(name, Kind.LEFT_OUT, note="it is constant")
-    known = values.dropna()
-    if not categorical and pd.api.types.is_datetime64_any_dtype(values):
-        return _dated(values, name, season, missing)
-    is_words = categorical or values.dtype == bool or not _is_numeric(known, name)
-    if not is_words:
-        numbers = _numbers(values, name)
-        fill = float(np.nanmedian(numbers))
+    if UNNAMED.fullmatch(name) and is_numbering(values):
+        return Column(name, Kind.LEFT_OUT, note="it has no name and numbers the rows")
+    known, is_category = values.dropna(), categorical or values.dtype == bool
+    if not is_category and pd.api.types.is_datetime64_any_dtype(values):
+        return _dated(values, name, season, missing, dates.ISO)
+    if not is_category and _is_numeric(known, name):
+        fill = float(np.nanmedian(_numbers(values, name)))
         return Column(name, Kind.NUMBER, fill, flagged=missing > 0, missing=missing)
-    if not categorical and values.dtype != bool and _are_dates(known):
-        return _dated(values, name, season, missing)
+    ways = [] if is_category else dates.ways(known)
+    if len(ways) > 1:
+        note = "its dates may begin with the day or with the month: write them as 2024-05-31"
+        return Column(name, Kind.LEFT_OUT, note=note)
+    if ways:
+        return _dated(values, name, season, missing, ways[0])
     levels = tuple(sorted({str(word) for word in _words(values)}))
     if len(levels) > MOST_LEVELS:
         kind = "every row has another value" if len(levels) == len(values) else f"it has {len(levels)} categories"
@@ -212,10 +229,16 @@ def _column(values: pd.Series, name: str, categorical: bool, season: bool) -> Co
     return Column(name, Kind.CATEGORY, levels=levels, missing=missing)
 
 
-def _dated(values: pd.Series, name: str, season: bool, missing: float) -> Column:
-    return Column(
-        name, Kind.DATE, float(np.nanmedian(_days(values, name))), missing > 0, season=season, missing=missing
-    )
+def is_numbering(values: pd.Series) -> bool:
+    """Say whether a column counts the rows: 0, 1, 2, … or from another whole number on."""
+    if len(values) < 3 or not pd.api.types.is_integer_dtype(values) or values.isna().any():
+        return False
+    return bool((np.diff(values.to_numpy()) == 1).all())
+
+
+def _dated(values: pd.Series, name: str, season: bool, missing: float, written: str) -> Column:
+    fill = float(np.nanmedian(_days(values, name, written)))
+    return Column(name, Kind.DATE, fill, missing > 0, season=season, missing=missing, written=written)
 
 
 def _is_numeric(known: pd.Series, name: str) -> bool:
@@ -237,11 +260,20 @@ def _numbers(values: pd.Series, name: str) -> Floats:
     numbers = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64)
     wrong = np.flatnonzero(np.isnan(numbers) & values.notna().to_numpy())
     if len(wrong):
-        raise TableError(f"column {name!r} must hold numbers, but has {values.iloc[wrong[0]]!r} in row {wrong[0] + 1}")
-    infinite = np.flatnonzero(np.isinf(numbers))
-    if len(infinite):
-        raise TableError(f"column {name!r} is infinite in row {infinite[0] + 1}; mend it or leave it empty")
+        at, shown = row_of(values, wrong[0])
+        raise TableError(f"column {name!r} must hold numbers, but has {shown} in row {at}; mend it or leave it empty")
+    large = np.flatnonzero(np.abs(numbers) > LARGEST)
+    if len(large):
+        at, shown = row_of(values, large[0])
+        size = "is infinite" if np.isinf(numbers[large[0]]) else f"holds {shown}, too large to compute with,"
+        raise TableError(f"column {name!r} {size} in row {at}; mend it or leave it empty")
     return numbers
+
+
+def row_of(values: pd.Series, position: int) -> tuple[int, str]:
+    """Return the number of a row in its table, from 1 on, and the value there in a form that is shown."""
+    value = values.iloc[position]
+    return int(values.index[position]) + 1, repr(value.item() if isinstance(value, np.generic) else value)
 
 
 def _words(values: pd.Series) -> NDArray[Any]:
@@ -253,32 +285,21 @@ def _words(values: pd.Series) -> NDArray[Any]:
 def as_word(value: Any) -> str:
     """Return the name of a category: 2.0 is "2", since whole numbers are read as floats where one is missing."""
     is_whole = isinstance(value, float | np.floating) and value.is_integer()
-    return str(int(value)) if is_whole else str(value)
+    return str(int(value)) if is_whole else str(value).strip()
 
 
-def _are_dates(known: pd.Series) -> bool:
-    """Say whether words are dates in ISO's notation, such as 2024-05-31 or 2024-05-31 12:00."""
-    words = known.astype(str)
-    if not bool(words.str.match(r"^\d{4}-\d{1,2}-\d{1,2}").all()):
-        return False
-    return bool(pd.to_datetime(words, errors="coerce", format="ISO8601").notna().all())
-
-
-def _days(values: pd.Series, name: str) -> Floats:
+def _days(values: pd.Series, name: str, written: str) -> Floats:
     """Return days since 1970 as numbers, NaN for missing ones."""
-    times = pd.to_datetime(values, errors="coerce", utc=True, format=None if _is_time(values) else "ISO8601")
+    times = dates.times_of(values, written)
     wrong = np.flatnonzero(times.isna().to_numpy() & values.notna().to_numpy())
     if len(wrong):
+        at, shown = row_of(values, wrong[0])
         raise TableError(
-            f"column {name!r} must hold dates such as 2024-05-31, but has {values.iloc[wrong[0]]!r} in row "
-            f"{wrong[0] + 1}; mend it or leave it empty"
+            f"column {name!r} must hold dates such as {dates.example(written)}, but has {shown} in row {at}; mend it "
+            "or leave it empty"
         )
     seconds = (times - pd.Timestamp("1970-01-01", tz="UTC")).dt.total_seconds()
     return seconds.to_numpy(dtype=np.float64) / DAY
-
-
-def _is_time(values: pd.Series) -> bool:
-    return bool(pd.api.types.is_datetime64_any_dtype(values))
 
 
 def _without_repetitions(frame: pd.DataFrame, columns: list[Column]) -> list[Column]:

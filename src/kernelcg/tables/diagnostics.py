@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcg.tables.scores import HeldOut
+
 MOST_SURPRISES = 12
 """Rows that are kept."""
 
@@ -29,16 +31,24 @@ def surprises(model: Any, y: NDArray[np.float64], rows: NDArray[np.int64]) -> di
     return {name: np.asarray(values)[order].tolist() for name, values in kept.items()}
 
 
-def unforeseen(log_densities: NDArray[np.float64], observed: Any, rows: NDArray[np.int64]) -> dict[str, list[Any]]:
+def unforeseen(held: HeldOut, rows: NDArray[np.int64]) -> dict[str, list[Any]]:
     """Return the rows held out whose classes or counts were the least probable, and how probable they were.
+
+    They are classes with a probability below a half, and counts outside of their intervals: at most `MOST_SURPRISES`.
 
     Parameters
     ----------
-    log_densities, observed : log p(y | x) and y of the rows held out
-    rows : their numbers in the table
+    rows : numbers of the rows held out in the table
     """
-    order = np.argsort(log_densities)[:MOST_SURPRISES]
-    kept = {"row": rows, "observed": np.asarray(observed).astype(str), "probability": np.exp(log_densities)}
+    if held.ends is None:
+        odd = np.exp(held.log_densities) < 0.5
+    else:
+        odd = np.zeros(len(rows), dtype=bool)
+        odd[: held.judged] = (held.observed[: held.judged] < held.ends[0]) | (
+            held.observed[: held.judged] > held.ends[1]
+        )
+    order = np.argsort(np.where(odd, held.log_densities, np.inf))[: min(int(odd.sum()), MOST_SURPRISES)]
+    kept = {"row": rows, "observed": np.asarray(held.observed).astype(str), "probability": np.exp(held.log_densities)}
     return {name: np.asarray(values)[order].tolist() for name, values in kept.items()}
 
 

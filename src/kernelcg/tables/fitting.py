@@ -12,9 +12,11 @@ from sklearn.base import clone
 from kernelcg.estimators import GPClassifier, GPGeneralizedRegressor, GPRegressor
 from kernelcg.estimators.relevance import relevances
 from kernelcg.events import Listener
+from kernelcg.tables import advice
 from kernelcg.tables.columns import Encoding
 from kernelcg.tables.diagnostics import convergence, surprises, unforeseen
 from kernelcg.tables.model import TableModel
+from kernelcg.tables.readable import readable
 from kernelcg.tables.reading import Table, TableError
 from kernelcg.tables.scores import HeldOut
 from kernelcg.tables.task import Target, Task, target_of
@@ -88,10 +90,11 @@ def prepare(
     found = target_of(table.frame, target, task)
     if len(found.values) < 2:
         raise TableError(f"{table.name} has one row with {target!r}; a model needs at least two")
-    frame = table.frame.drop(columns=target)[found.present]
+    frame = table.with_words(categorical).drop(columns=target)[found.present]
     encoding = Encoding.of(frame, categorical=categorical, left_out=left_out, season=season)
     dropped = int((~found.present).sum())
     notes = [*table.notes, *([f"{dropped:,} rows without {target!r} were left out"] if dropped else [])]
+    notes += advice.of_columns(frame, encoding, found)
     estimator = _estimator(found.task, dict(options or {}))
     return Prepared(table.name, encoding, found, encoding.features(frame), found.values, estimator, tuple(notes))
 
@@ -148,11 +151,7 @@ def fit_table(
         interrupted = any(one.interrupted for one in (learning if isinstance(learning, tuple) else (learning,)))
         kept: dict[str, Any] = {"scores": {}, "solve": convergence(model.report_)}
         if held.any():
-            unseen = HeldOut.of(task, model, X[held], y[held])
-            kept |= {"scores": unseen.scores(), "held_out": unseen.to_json()}
-            if task is not Task.REGRESSION:
-                numbers = np.flatnonzero(prepared.target.present)[held] + 1
-                kept["unforeseen"] = unforeseen(unseen.log_densities, y[held], numbers)
+            kept |= _of_held_out(prepared, model, held)
             model = model.update(X[held], y[held], callback=callback)  # the same hyperparameters, all rows
         if task is Task.REGRESSION:
             order = np.concatenate([np.flatnonzero(~held), np.flatnonzero(held)])  # as the model was given them
@@ -174,10 +173,24 @@ def fit_table(
     return Fitted(whole, prepared, np.flatnonzero(held), words, interrupted)
 
 
+def _of_held_out(prepared: Prepared, model: Any, held: NDArray[np.bool_]) -> dict[str, Any]:
+    """Return what is kept of the rows held out: scores, predictions, what is wrong with them, rows to look at."""
+    unseen = HeldOut.of(prepared.target.task, model, prepared.X[held], prepared.y[held])
+    kept: dict[str, Any] = {
+        "scores": unseen.scores(),
+        "held_out": unseen.to_json(),
+        "advice": advice.of_predictions(unseen),
+    }
+    if prepared.target.task is Task.REGRESSION:
+        return kept
+    return kept | {"unforeseen": unforeseen(unseen, np.flatnonzero(prepared.target.present)[held] + 1)}
+
+
 def _summary(y: Any, task: Task) -> str:
     """Say what a target holds: its range, or how frequent its classes are."""
     if task is not Task.CLASSIFICATION:
-        return f"from {np.min(y):.4g} to {np.max(y):.4g}, median {np.median(y):.4g}"
+        low, middle, high = (readable(float(value), 4) for value in np.quantile(y, [0, 0.5, 1]))
+        return f"from {low} to {high}, median {middle}"
     labels, counts = np.unique(y, return_counts=True)
     order = np.argsort(-counts)[:MOST_LABELS]
     shown = ", ".join(f"{labels[i]} {counts[i] / len(y):.1%}" for i in order)

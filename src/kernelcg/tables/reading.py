@@ -1,6 +1,7 @@
 """Tables from files: CSV and its relatives, Parquet, Feather and NumPy's formats, plain or compressed, or a pipe."""
 
 import csv
+import difflib
 import gzip
 import io
 import os
@@ -9,13 +10,15 @@ import sys
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+
+from kernelcg.tables.notation import with_numbers
 
 DELIMITERS = ",;\t|"
 
@@ -27,10 +30,25 @@ ENCODINGS = ("utf-8-sig", "cp1252", "latin-1")
 
 GZIP = b"\x1f\x8b"
 
+PACKED = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
+"""What spreadsheets and zip archives begin with."""
+
 MEMORY_PER_BYTE = 8
 """Bytes of memory that reading takes for each byte of a text file: 7 were measured for a million rows of numbers."""
 
-DECIMAL_COMMA = re.compile(r"^\s*[-+]?\d+,\d+\s*$")
+DECIMALS = {sign: re.compile(rf"[-+]?\d+[{sign}]\d+") for sign in ",."}
+"""Numbers by their decimal sign."""
+
+THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}([,.]\d{3})+")
+"""Numbers whose signs may divide thousands as well."""
+
+NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?")
+
+UNNAMED = re.compile(r"Unnamed: (\d+)")
+"""What pandas calls a column without a name."""
+
+MOST_NAMED = 20
+"""Columns that a message names."""
 
 
 class TableError(ValueError):
@@ -46,11 +64,17 @@ class Table:
     frame : its columns
     name : of its source
     notes : what was decided in reading it
+    written : columns of numbers that are not written plainly, such as "10 %", as they are written
     """
 
     frame: pd.DataFrame
     name: str
     notes: tuple[str, ...] = ()
+    written: Mapping[str, pd.Series] = field(default_factory=dict)
+
+    def with_words(self, categories: Iterable[str]) -> pd.DataFrame:
+        """Return the columns, those of these names as words: a category of "10 %" is no number."""
+        return self.frame.assign(**{name: self.written[name] for name in categories if name in self.written})
 
 
 def memory_to_read(path: str | os.PathLike[str]) -> int | None:
@@ -127,15 +151,20 @@ def _reason(error: Exception) -> str:
 
 
 def _from_text(content: bytes, name: str, delimiter: str | None, encoding: str | None) -> Table:
+    if content.startswith(PACKED):
+        raise TableError(f"{name} is a spreadsheet or an archive: save its table as CSV, or unpack it")
     text, used = _decoded(content, name, encoding)
     if not text.strip():
         raise TableError(f"{name} is empty")
     if "\x00" in text[:SAMPLE]:
-        raise TableError(f"{name} is not text: give it the ending of its format (.parquet, .feather, .npy, .npz)")
+        raise TableError(
+            f"{name} is not text, or in an encoding that must be named, such as --encoding utf-16-le; a binary table "
+            "needs the ending of its format (.parquet, .feather, .npy, .npz)"
+        )
     try:
         sep = delimiter or _delimiter(text[:SAMPLE])
         _check_header(text, sep, name)
-        decimal = "," if sep != "," and _has_decimal_comma(text[:SAMPLE], sep) else "."
+        decimal = _decimal(text[:SAMPLE], sep)
     except csv.Error as error:
         raise TableError(
             f"{name} cannot be read as a table: {_reason(error)}; is a quotation mark not closed?"
@@ -147,7 +176,7 @@ def _from_text(content: bytes, name: str, delimiter: str | None, encoding: str |
     notes = [] if used == ENCODINGS[0] or encoding else [f"not UTF-8, read as {used}"]
     notes += [f"delimiter {sep!r}"] if sep != "," and not delimiter else []
     notes += ["decimal comma"] if decimal == "," else []
-    return _checked(frame, name, tuple(notes))
+    return _checked(frame, name, tuple(notes), decimal=decimal)
 
 
 def _decoded(content: bytes, name: str, encoding: str | None) -> tuple[str, str]:
@@ -176,24 +205,51 @@ def _delimiter(sample: str) -> str:
     return max(DELIMITERS, key=score)
 
 
-def _has_decimal_comma(sample: str, sep: str) -> bool:
-    rows = list(csv.reader(sample.splitlines()[1:50], delimiter=sep))
-    return any(DECIMAL_COMMA.match(cell) for row in rows for cell in row)
+def _decimal(sample: str, sep: str) -> str:
+    """Return the decimal sign of most numbers; "1,234" alone is 1.234 between semicolons, and 1234 elsewhere."""
+    if sep == ",":
+        return "."
+    rows = csv.reader(sample.splitlines()[1:50], delimiter=sep)
+    cells = [cell.strip() for row in rows for cell in row]
+    numbers = [(sign, cell) for cell in cells for sign, written in DECIMALS.items() if written.fullmatch(cell)]
+    sure = Counter(sign for sign, cell in numbers if not THOUSANDS.fullmatch(cell))
+    if sure:
+        return max(",.", key=sure.__getitem__)
+    return "," if sep == ";" and any(sign == "," for sign, _ in numbers) else "."
 
 
 def _check_header(text: str, sep: str, name: str) -> None:
     """Raise if columns have the same name, or if the first row has more cells than there are names."""
     rows = csv.reader(io.StringIO(text), delimiter=sep)
     header, first = next(rows, []), next(rows, [])
-    _refuse_repeated_names([cell.strip() for cell in header], name)
+    _refuse_repeated_names([_proper(cell) for cell in header], name)
     if len(first) > len(header):
         raise TableError(f"{name}: its rows have more cells than its header; is {sep!r} the delimiter?")
 
 
 def _refuse_repeated_names(names: Sequence[str], name: str) -> None:
-    repeated = [one for one, count in Counter(names).items() if count > 1]
+    repeated = [one for one, count in Counter(names).items() if count > 1 and one]
     if repeated:
-        raise TableError(f"{name} has several columns named {', '.join(map(repr, repeated))}; give each its own name")
+        raise TableError(
+            f"{name} has several columns named {', '.join(map(repr, repeated))}; give each its own name"
+            f"{_headless(names)}"
+        )
+
+
+def no_column(name: str, columns: Iterable[str]) -> TableError:
+    """Return the error that there is no column of this name: it says which one may be meant, and which there are."""
+    names = list(columns)
+    close = [one for one in names if one.lower() == name.lower()] or difflib.get_close_matches(name, names, 1)
+    meant = f"did you mean {close[0]!r}? The" if close else "the"
+    rest = f" and {len(names) - MOST_NAMED} others" if len(names) > MOST_NAMED else ""
+    known = ", ".join(map(repr, names[:MOST_NAMED])) + rest
+    return TableError(f"there is no column {name!r}; {meant} columns are {known}{_headless(names)}")
+
+
+def _headless(names: Sequence[str]) -> str:
+    """Say that there may be no header, if all names are numbers."""
+    numbers = names and all(NUMBER.fullmatch(one) for one in names)
+    return " (if these are values, the file has no header: add a line with the names of the columns)" if numbers else ""
 
 
 def _from_numpy(content: bytes, name: str) -> pd.DataFrame:
@@ -222,11 +278,25 @@ def _columns(values: Any, prefix: str, name: str, alone: str | None = None) -> d
     return {f"{prefix}{i}": values[:, i] for i in range(values.shape[1])}
 
 
-def _checked(frame: pd.DataFrame, name: str, notes: tuple[str, ...] = ()) -> Table:
-    frame.columns = [str(column).strip() for column in frame.columns]
+def _checked(frame: pd.DataFrame, name: str, notes: tuple[str, ...] = (), *, decimal: str = ".") -> Table:
+    """Return a table with proper names, and its words that are numbers as numbers."""
+    labels = frame.index
+    is_column = labels.names != [None] or isinstance(labels, pd.DatetimeIndex)
+    frame = frame.reset_index(drop=not is_column)
+    frame.columns = [_proper(str(column)) for column in frame.columns]
     if not len(frame.columns):
         raise TableError(f"{name} has no columns")
     if not len(frame):
         raise TableError(f"{name} has a header but no rows")
     _refuse_repeated_names(list(frame.columns), name)
-    return Table(frame.reset_index(drop=True), name, notes)
+    read = {column: with_numbers(frame[column], decimal) for column in frame.columns}
+    notes += tuple(f"{column!r} is read as numbers: {how}" for column, (_, how) in read.items() if how)
+    written = {column: frame[column] for column, (_, how) in read.items() if how}
+    return Table(frame.assign(**{column: read[column][0] for column in written}), name, notes, written)
+
+
+def _proper(name: str) -> str:
+    """Return the name of a column in one line, without characters that cannot be seen."""
+    unnamed = UNNAMED.fullmatch(name)
+    words = f"column {int(unnamed[1]) + 1}" if unnamed else " ".join(name.split())
+    return "".join(letter for letter in words if letter.isprintable())

@@ -18,6 +18,9 @@ MOST_KEPT = 1000
 COVERAGES = (0.2, 0.4, 0.6, 0.8, 0.95)
 """Probabilities of the intervals by which predictions of counts are judged."""
 
+COVERED = 0.95
+"""Probability of the intervals whose coverage is a score."""
+
 MOST_INTERVALS = 300
 """Rows at which intervals of counts are computed: each needs a search by quadrature."""
 
@@ -33,6 +36,7 @@ class HeldOut:
     log_densities : log p(y | x) of what was observed
     certainty : probability of the most probable class; none of numbers
     covered : share of the rows within central intervals of the probabilities `COVERAGES`; of counts alone
+    ends : of the intervals of probability `COVERED` at those rows; of counts alone
     """
 
     task: Task
@@ -42,6 +46,12 @@ class HeldOut:
     log_densities: Floats
     certainty: Floats | None = None
     covered: tuple[float, ...] = ()
+    ends: tuple[Floats, Floats] | None = None
+
+    @property
+    def judged(self) -> int:
+        """Return the number of rows whose intervals are known."""
+        return len(self.observed) if self.ends is None else len(self.ends[0])
 
     @classmethod
     def of(cls, task: Task, model: Any, X: Floats, y: Any) -> "HeldOut":
@@ -54,8 +64,8 @@ class HeldOut:
             return cls(task, y, model.classes_[P.argmax(axis=1)], None, densities, certainty=P.max(axis=1))
         mean, std = model.predict(X, return_std=True)
         if task is Task.COUNTS:
-            covered = _covered(model, X[:MOST_INTERVALS], y[:MOST_INTERVALS])
-            return cls(task, y, mean, std, model.log_predictive_density(X, y), covered=covered)
+            covered, ends = _covered(model, X[:MOST_INTERVALS], y[:MOST_INTERVALS])
+            return cls(task, y, mean, std, model.log_predictive_density(X, y), covered=covered, ends=ends)
         return cls(task, y, mean, std, norm.logpdf(y, mean, std))
 
     def scores(self) -> dict[str, float]:
@@ -70,9 +80,9 @@ class HeldOut:
         errors = self.observed - self.predicted
         found = {"rmse": math.sqrt(np.square(errors).mean()), "r2": _explained(errors, self.observed), **common}
         if self.task is Task.REGRESSION:
-            found["coverage"] = float((np.abs(errors) <= norm.ppf(0.975) * self.std).mean())
+            found["coverage"] = float((np.abs(errors) <= norm.ppf(0.5 + COVERED / 2) * self.std).mean())
         elif self.covered:
-            found["coverage"] = self.covered[COVERAGES.index(0.95)]
+            found["coverage"] = self.covered[COVERAGES.index(COVERED)]
         return {name: value for name, value in found.items() if math.isfinite(value)}
 
     def to_json(self) -> dict[str, list[Any]]:
@@ -80,16 +90,17 @@ class HeldOut:
         names = {"observed": self.observed, "predicted" if self.std is None else "mean": self.predicted}
         names |= {} if self.std is None else {"std": self.std}
         names |= {} if self.certainty is None else {"certainty": self.certainty}
+        names |= {} if self.ends is None else {"lower": self.ends[0], "upper": self.ends[1]}
         kept = {name: np.asarray(values)[:MOST_KEPT].tolist() for name, values in names.items()}
         return {**kept, "covered": list(self.covered)}
 
 
-def _covered(model: Any, X: Floats, y: Floats) -> tuple[float, ...]:
-    """Return the share of counts within central intervals of the probabilities `COVERAGES`."""
-    halves = np.array(COVERAGES) / 2
+def _covered(model: Any, X: Floats, y: Floats) -> tuple[tuple[float, ...], tuple[Floats, Floats]]:
+    """Return the shares of counts within central intervals of the `COVERAGES`, and the ends of those of `COVERED`."""
+    halves, wanted = np.array(COVERAGES) / 2, COVERAGES.index(COVERED)
     lower, upper = (model.predict(X, quantiles=ends) for ends in (0.5 - halves, 0.5 + halves))
     inside = (y[:, None] >= lower) & (y[:, None] <= upper)
-    return tuple(inside.mean(axis=0).tolist())
+    return tuple(inside.mean(axis=0).tolist()), (lower[:, wanted], upper[:, wanted])
 
 
 def _explained(errors: Floats, y: Floats) -> float:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kernelcg.tables.columns import as_word
-from kernelcg.tables.reading import TableError
+from kernelcg.estimators.data import LARGEST
+from kernelcg.tables.columns import as_word, row_of
+from kernelcg.tables.reading import TableError, no_column
 
 FEW_CODES = 10
 """Distinct whole numbers up to which they may be codes of classes."""
@@ -60,7 +61,7 @@ def target_of(frame: pd.DataFrame, name: str, task: Task | None = None) -> Targe
     TableError : if there is no such column, nothing to learn in it, or it does not suit the task
     """
     if name not in frame.columns:
-        raise TableError(f"there is no column {name!r}; the columns are {', '.join(map(repr, frame.columns))}")
+        raise no_column(name, frame.columns)
     column = frame[name]
     present = column.notna().to_numpy(dtype=bool)
     if not present.any():
@@ -69,7 +70,7 @@ def target_of(frame: pd.DataFrame, name: str, task: Task | None = None) -> Targe
     numbers = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64)
     if values.dtype == bool:
         numbers = np.full(len(values), np.nan)
-    chosen, reason = _detected(numbers) if task is None else (task, "as asked for")
+    chosen, reason = (task, "as asked for") if task else _detected(numbers, truths=values.dtype == bool)
     if chosen is Task.CLASSIFICATION:
         labels = np.array([as_word(value) for value in values], dtype=object)
         if len(np.unique(labels)) < 2:
@@ -77,6 +78,8 @@ def target_of(frame: pd.DataFrame, name: str, task: Task | None = None) -> Targe
         _require_repeated(name, labels)
         return Target(name, chosen, reason, labels, present)
     _require_numbers(name, values, numbers)
+    if len(numbers) > 1 and (numbers == numbers[0]).all():
+        raise TableError(f"the target {name!r} is {numbers[0]:.6g} in every row: there is nothing to learn")
     if chosen is Task.COUNTS and ((numbers < 0) | (numbers != np.floor(numbers))).any():
         raise TableError(f"the target {name!r} does not hold counts: use --task regression")
     if chosen is Task.COUNTS and numbers.max() > LARGEST_COUNT:
@@ -101,15 +104,24 @@ def _require_repeated(name: str, labels: np.ndarray[Any, Any]) -> None:
 def _require_numbers(name: str, values: pd.Series, numbers: np.ndarray[Any, Any]) -> None:
     wrong = np.flatnonzero(~np.isfinite(numbers))
     if len(wrong):
-        example, row = values.iloc[wrong[0]], int(values.index[wrong[0]]) + 1
+        row, shown = row_of(values, wrong[0])
         raise TableError(
-            f"the target {name!r} holds {example!r} in row {row}, which is not a finite number; mend it, leave it "
+            f"the target {name!r} holds {shown} in row {row}, which is not a finite number; mend it, leave it "
             "empty, or use --task classification"
+        )
+    large = np.flatnonzero(np.abs(numbers) > LARGEST)
+    if len(large):
+        row, shown = row_of(values, large[0])
+        raise TableError(
+            f"the target {name!r} holds {shown} in row {row}, too large to compute with; mend it, leave it empty, or "
+            "use other units"
         )
 
 
-def _detected(numbers: np.ndarray[Any, Any]) -> tuple[Task, str]:
+def _detected(numbers: np.ndarray[Any, Any], *, truths: bool = False) -> tuple[Task, str]:
     """Return the task and the reason why."""
+    if truths:
+        return Task.CLASSIFICATION, "its values are true or false"
     if np.isnan(numbers).mean() > 0.5:
         return Task.CLASSIFICATION, "its values are words"
     known = numbers[~np.isnan(numbers)]
