@@ -79,7 +79,7 @@ def apply_function(A: Any, V: Any, function: str, *, rtol: float = 1e-6, max_ite
     Parameters
     ----------
     A : symmetric positive definite, in any form that `kernelcg.operators.as_operator` takes
-    V : (n,) or (n, k)
+    V : (n, k)
     function : "sqrt", "inverse_sqrt" or "log"
     rtol : estimated error of each column relative to its norm
     max_iterations : steps after which it ends

@@ -68,7 +68,7 @@ def apply_function_rational(
     Parameters
     ----------
     A : symmetric positive definite, in any form that `kernelcg.operators.as_operator` takes
-    V : (n,) or (n, k)
+    V : (n, k)
     function : "sqrt", "inverse_sqrt" or "log"
     preconditioner : a function of t that builds one for A + tI; for a low-rank recipe the same factor with t added to
         the diagonal
