@@ -7,6 +7,8 @@ On a GPU each operation is done as one. A tall matrix A may be stored in float32
 a part at a time, and all arithmetic is in float64.
 """
 
+from collections.abc import Callable, Iterable
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -161,25 +163,27 @@ def eigh(S: Floats) -> tuple[Floats, Floats]:
     """
     if not np.isfinite(S).all():
         return np.full(S.shape[:-1], np.nan), np.full(S.shape, np.nan)
-    with working():
-        values, vectors = torch.linalg.eigh(torch.from_numpy(np.ascontiguousarray(S)))
-    return values.numpy(), vectors.numpy()
+    values, vectors = _of_host(torch.linalg.eigh, S)
+    return values, vectors
 
 
 def eigvalsh(S: Floats) -> Floats:
     """Return the eigenvalues of a symmetric array, in rising order, as `eigh` does."""
     if not np.isfinite(S).all():
         return np.full(S.shape[:-1], np.nan)
-    with working():
-        values: Floats = torch.linalg.eigvalsh(torch.from_numpy(np.ascontiguousarray(S))).numpy()
-    return values
+    return _of_host(lambda T: (torch.linalg.eigvalsh(T),), S)[0]
 
 
 def svd(A: Floats) -> tuple[Floats, Floats, Floats]:
     """Return the reduced singular value decomposition of a finite array: U, the singular values and Vᵀ."""
+    U, values, V = _of_host(lambda T: torch.linalg.svd(T, full_matrices=False), A)
+    return U, values, V
+
+
+def _of_host(decompose: Callable[[Tensor], Iterable[Tensor]], A: Floats) -> tuple[Floats, ...]:
+    """Return the parts into which torch decomposes an array of the host, by one thread."""
     with working():
-        U, values, V = torch.linalg.svd(torch.from_numpy(np.ascontiguousarray(A)), full_matrices=False)
-    return U.numpy(), values.numpy(), V.numpy()
+        return tuple(part.numpy() for part in decompose(torch.from_numpy(np.ascontiguousarray(A))))
 
 
 def _converted(A: Tensor) -> int:
