@@ -1,6 +1,9 @@
 """Threads of the library: any number gives the same bits, torch keeps to one, and what was set before is set again."""
 
 import multiprocessing
+import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -205,6 +208,51 @@ def test_triangular_solves():
     np.testing.assert_allclose(right, B.numpy() @ inverse.T, atol=1e-12)
     np.testing.assert_allclose(lower, B.numpy() @ inverse, atol=1e-12)
     np.testing.assert_allclose(left, inverse @ B.numpy().T, atol=1e-12)
+
+
+DECOMPOSED = """
+import numpy as np, torch
+from kernelcg import dense, solvers
+rng = np.random.default_rng(0)
+M = rng.normal(size=(260, 260))
+A = torch.from_numpy(M @ M.T / 260 + 1e-3 * np.eye(260))
+V = torch.from_numpy(rng.normal(size=(260, 16)))
+with dense.working():  # as in a fit: torch keeps to one thread
+    value = solvers.apply_function(A, V, "log", max_iterations=14).value
+parts = [*dense.eigh(M + M.T), dense.eigvalsh(M + M.T), *dense.svd(M), value.numpy()]
+print([part.tobytes().hex()[:4000] for part in parts])
+"""
+
+
+def test_small_matrices_have_the_same_bits_whatever_the_threads_of_numpy():
+    """NumPy's BLAS takes its threads from the environment: 192 columns are enough for other digits."""
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", DECOMPOSED],
+            env={**environment, "OMP_NUM_THREADS": threads},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for threads in ("1", "3")
+    ]
+    assert found[0] == found[1] != ""
+
+
+def test_decompositions_are_those_of_numpy_and_nan_where_entries_are_not_finite():
+    M = np.random.default_rng(0).normal(size=(2, 30, 30))
+    S = M + M.transpose(0, 2, 1)
+    values, vectors = dense.eigh(S)
+    np.testing.assert_allclose(values, np.linalg.eigvalsh(S), atol=1e-12)
+    np.testing.assert_allclose(vectors * values[:, None] @ vectors.transpose(0, 2, 1), S, atol=1e-12)
+    np.testing.assert_allclose(dense.eigvalsh(S[0]), values[0], atol=1e-12)
+    U, sizes, V = dense.svd(M[0, :, :7])
+    np.testing.assert_allclose(U * sizes @ V, M[0, :, :7], atol=1e-12)
+    np.testing.assert_allclose(sizes, np.linalg.svd(M[0, :, :7], compute_uv=False), atol=1e-12)
+    S[1, 2, 3] = np.inf
+    assert np.isnan(dense.eigh(S)[0]).all()
+    assert np.isnan(dense.eigvalsh(S[1])).all()
 
 
 @pytest.mark.parametrize("method", ["direct", "iterative"])

@@ -1,15 +1,22 @@
 """Dense matrices by the threads of the library: products, triangular solves, QR; any number of threads, the same bits.
 
+Small matrices that solvers have read to the host, NumPy arrays, are decomposed here as well: NumPy's own BLAS takes as
+many threads as OMP_NUM_THREADS says, and rounds otherwise with another number of them.
+
 On a GPU each operation is done as one. A tall matrix A may be stored in float32 beside float64: its rows are converted
 a part at a time, and all arithmetic is in float64.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from kernelcg.threads import shared
+from kernelcg.threads import shared, working
+
+Floats = NDArray[np.float64]
 
 PART, WORK = 256, 2**22
 """Rows or columns, at least, of a part that one thread computes, and multiply-adds: less is not worth sharing."""
@@ -163,6 +170,36 @@ def qr(A: Tensor) -> tuple[Tensor, Tensor]:
 
     shared(combine, count, 1)
     return A, top.R
+
+
+def eigh(S: Floats) -> tuple[Floats, Floats]:
+    """Return the eigenvalues of a symmetric array, in rising order, and its eigenvectors; a stack has those of each.
+
+    They are NaN where an entry is not finite.
+    """
+    if not np.isfinite(S).all():
+        return np.full(S.shape[:-1], np.nan), np.full(S.shape, np.nan)
+    values, vectors = _of_host(torch.linalg.eigh, S)
+    return values, vectors
+
+
+def eigvalsh(S: Floats) -> Floats:
+    """Return the eigenvalues of a symmetric array, in rising order, as `eigh` does."""
+    if not np.isfinite(S).all():
+        return np.full(S.shape[:-1], np.nan)
+    return _of_host(lambda T: (torch.linalg.eigvalsh(T),), S)[0]
+
+
+def svd(A: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return the reduced singular value decomposition of a finite array: U, the singular values and Vᵀ."""
+    U, values, V = _of_host(lambda T: torch.linalg.svd(T, full_matrices=False), A)
+    return U, values, V
+
+
+def _of_host(decompose: Callable[[Tensor], Iterable[Tensor]], A: Floats) -> tuple[Floats, ...]:
+    """Return the parts into which torch decomposes an array of the host, by one thread."""
+    with working():
+        return tuple(part.numpy() for part in decompose(torch.from_numpy(np.ascontiguousarray(A))))
 
 
 def _converted(A: Tensor) -> int:

@@ -53,7 +53,7 @@ def tell(listener: Listener | None, kind: EventKind, payload: Any, began: float)
 
 def together(*listeners: Listener | None) -> Listener | None:
     """Return one listener for several, called in turn; it returns True if any of them does. None for none."""
-    present = [listener for listener in listeners if listener is not None]
+    present = [_listening(listener) for listener in listeners if listener is not None]
 
     def all_of_them(event: Event) -> bool:
         answers = [bool(listener(event)) for listener in present]  # all are told, whatever the first one says
@@ -62,10 +62,18 @@ def together(*listeners: Listener | None) -> Listener | None:
     return all_of_them if present else None
 
 
+def _listening(listener: Listener) -> Listener:
+    """Return a listener; raise if it cannot be called."""
+    if not callable(listener):
+        raise TypeError(f"callback must be a function that takes an event, not {listener!r}")
+    return listener
+
+
 def timed(listener: Listener | None, began: float) -> Listener | None:
     """Return a listener whose events count their seconds from ``began``, a value of ``time.perf_counter``."""
     if listener is None:
         return None
+    _listening(listener)
     return lambda event: listener(replace(event, seconds=time.perf_counter() - began))
 
 

@@ -26,7 +26,14 @@ def site(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(("words", "page"), [("fingerprint", "tutorials/molecules.html"), ("publication", "cite.html")])
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("fingerprint", "tutorials/molecules.html"),
+        ("publication", "cite.html"),
+        pytest.param("nugget", "questions.html", id="a word in parentheses"),
+    ],
+)
 def test_pages_opened_as_files_can_be_searched(site, tmp_path, words, page):
     url = f"{(site / 'index.html').as_uri()}?q={words}"
     own = ["--virtual-time-budget=20000", f"--user-data-dir={tmp_path}", "--dump-dom", url]

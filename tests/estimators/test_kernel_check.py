@@ -39,6 +39,7 @@ BAD = {
     "no tensor": (bad(lambda self, X, Y: good(self, X, Y).detach().numpy()), "returns a ndarray"),
     "no matrix": (bad(lambda self, X, Y: good(self, X, Y)[:, 0]), r"returns shape \(40,\) for 40 and 40 rows"),
     "whole numbers": (bad(lambda self, X, Y: torch.ones(len(X), len(Y), dtype=torch.int64)), "returns torch.int64"),
+    "single precision": (bad(lambda self, X, Y: good(self, X, Y).float()), "returns torch.float32.*dtype of X"),
     "NaN": (bad(lambda self, X, Y: (1 - squared_distances(X, Y)).sqrt()), r"is nan at the pair \(\d+, \d+\)"),
     "infinite": (bad(lambda self, X, Y: 1 / squared_distances(X, Y)), "is inf at the pair"),
     "not symmetric": (bad(lambda self, X, Y: good(self, X, Y) + X[:, :1]), r"is not symmetric: k\(x, y\) = .* but"),

@@ -128,6 +128,22 @@ def test_plans_of_other_fits_are_refused():
     refused("right-hand sides is 2, not 1", GPGeneralizedRegressor())
 
 
+@pytest.mark.parametrize("estimator", [GPRegressor, GPClassifier, KernelRidge])
+@pytest.mark.parametrize(
+    ("argument", "value", "words"),
+    [
+        ("plan", "direct", "plan must be one that plan"),
+        ("callback", 3, "callback must be a function that takes an event, not 3"),
+        ("resume", 3, "resume must be a TrainingState, the path of a file or None, not 3"),
+        ("checkpoint", 3, "checkpoint must be the path of a file or None, not 3"),
+    ],
+)
+def test_what_a_fit_cannot_follow_is_refused_by_name(estimator, argument, value, words):
+    X = np.random.default_rng(0).normal(size=(20, 2))
+    with pytest.raises(TypeError, match=words):
+        estimator().fit(X, X[:, 0] > 0, **{argument: value})
+
+
 def test_memory_is_refused_before_a_kernel_is_evaluated_and_the_remedies_work():
     n = 2000
     big = np.random.default_rng(1).normal(size=(n, 2))

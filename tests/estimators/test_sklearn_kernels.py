@@ -304,6 +304,12 @@ def test_what_is_no_kernel_is_refused(value):
         converted(value)
 
 
+@pytest.mark.parametrize("kind", [RBF, sk.RBF])
+def test_a_class_in_place_of_a_kernel_is_told_what_to_write(kind):
+    with pytest.raises(TypeError, match=r"not the class RBF; write RBF\(\.\.\.\)"):
+        converted(kind)
+
+
 @pytest.mark.parametrize("nu", [1.0, 3.5, 0.3])
 def test_other_smoothnesses_are_refused(nu):
     with pytest.raises(ValueError, match=r"choose 0\.5, 1\.5, 2\.5 or inf"):

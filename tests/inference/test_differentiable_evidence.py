@@ -26,6 +26,11 @@ def test_inputs_that_require_a_gradient_are_refused(name):
         evidence(GP, **given)
 
 
+def test_a_kernel_in_place_of_a_process_is_refused_by_name():
+    with pytest.raises(TypeError, match=r"gp must be a GaussianProcess\(kernel, noise\), not RBF"):
+        evidence(RBF(1.0), X, Y)
+
+
 def test_a_second_derivative_is_refused():
     theta = GP.log_parameters().requires_grad_()
     value = log_evidence(theta)

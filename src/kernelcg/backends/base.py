@@ -21,6 +21,7 @@ from kernelcg.backends.checks import (
 from kernelcg.backends.memory import default_budget, require_memory
 from kernelcg.backends.neighbours import earlier_neighbours
 from kernelcg.backends.rounding import centre_of
+from kernelcg.backends.work import Work
 from kernelcg.kernels import Kernel
 from kernelcg.threads import taking
 
@@ -64,6 +65,10 @@ class KernelMatrix(ABC):
 
     def __len__(self) -> int:
         return len(self.X)
+
+    def __repr__(self) -> str:
+        where = f"by {self.backend.name()} on {self.device}{', stored' if self.is_stored else ''}"
+        return f"<{type(self).__name__} of {len(self)} rows and {self.X.shape[1]} features: {self.kernel}, {where}>"
 
     @property
     def X(self) -> Tensor:
@@ -264,20 +269,6 @@ class Points:
 
         K = matrix_of(kernel, self)
         return K if self.backend.work is None else CountedMatrix(kernel, self, K, self.backend.work)
-
-
-@dataclass
-class Work:
-    """A counter of work.
-
-    Attributes
-    ----------
-    rows : number of rows of the whole matrix
-    columns : number of columns that have been multiplied with the whole matrix so far; a part of it counts as a part
-    """
-
-    rows: int
-    columns: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -62,7 +62,7 @@ def constant_factor(kernel: Product) -> tuple[Constant, Kernel] | None:
     return None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MappedMatrix(KernelMatrix):
     """K of a kernel of mapped inputs: that of its part at the mapped data."""
 
@@ -100,7 +100,7 @@ class MappedMatrix(KernelMatrix):
         return self.part._local_factors(neighbours, F, scale, diagonal)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class InParts(KernelMatrix):
     """A matrix whose products come from its parts; single entries are computed all at once."""
 
@@ -113,7 +113,7 @@ class InParts(KernelMatrix):
         return self.whole._cross_block(points, columns, dtype)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SumMatrix(InParts):
     """K₁ + K₂."""
 
@@ -149,7 +149,7 @@ class SumMatrix(InParts):
         return self.whole._local_factors(neighbours, F, scale, diagonal)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MultipleMatrix(InParts):
     """c K."""
 

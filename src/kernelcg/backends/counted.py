@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from kernelcg.backends.base import KernelMatrix, Rows, Work, rows_of
+from kernelcg.backends.base import KernelMatrix, Rows, rows_of
+from kernelcg.backends.work import Work
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class CountedMatrix(KernelMatrix):
     """Pass everything on to ``base`` and count it, in columns multiplied with the matrix of all rows of ``work``.
 

@@ -94,7 +94,7 @@ class DaskPoints(Points):
         return self.dask.reference is not None and self.dask.reference.holds(self.X)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DaskMatrix(KernelMatrix):
     """K in square tiles of blocks of rows, those on and above the diagonal: one task each."""
 

@@ -169,7 +169,7 @@ class PackedPoints(Points):
         return CodedSets(self.X, code, native) if code is not None and isinstance(native, Native) else None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class NativeMatrix(KernelMatrix):
     """σ² profile(|x − y|²) with x and y in units of the lengthscale."""
 

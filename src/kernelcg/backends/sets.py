@@ -119,7 +119,7 @@ class CodedSets:
         return (self._single if dtype == torch.float32 else self._double)[1]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SetsMatrix(KernelMatrix):
     """σ² |x ∩ y| / |x ∪ y|, and 1 between empty sets."""
 

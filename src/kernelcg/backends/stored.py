@@ -9,7 +9,7 @@ from kernelcg.backends.base import KernelMatrix, Rows
 from kernelcg.backends.rounding import rounded_columns
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class StoredMatrix(KernelMatrix):
     """K computed once; a product in the precision of its entries is one GEMM. Everything else is left to ``base``."""
 

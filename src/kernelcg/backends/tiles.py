@@ -55,7 +55,7 @@ class Tiles(Backend):
         return TilesMatrix(kernel, points)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TilesMatrix(KernelMatrix):
     """K in square tiles, each of which is computed, used once and not kept."""
 

@@ -107,6 +107,9 @@ class Comparison:
                 for split, one in enumerate(runs):
                     writer.writerows((name, split, *(getattr(point, part) for part in names)) for point in one.curve)
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         error = "RMSE" if self.task == "regression" else "error"
         lines = [

@@ -208,6 +208,8 @@ class ProcessEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # sklearn is 
 
         The workers of a cluster read the matrix X themselves if this process has mapped it from a file.
         """
+        if not (plan is None or isinstance(plan, Plan)):
+            raise TypeError(f"plan must be one that plan(X, y) made, or None, not {plan!r}")
         memory, threads = (self.memory, threads_of(self.n_jobs)) if plan is None else (plan.memory, plan.threads)
         if self._client is not None:
             return Dask(memory, threads, client=self._client, reference=Reference.of(X))

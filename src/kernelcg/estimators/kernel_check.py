@@ -63,8 +63,8 @@ def _evaluated(kernel: Kernel, rows: Tensor) -> Tensor:
         _fail(kernel, f"returns a {type(K).__name__}", remedy)
     if K.shape != (len(rows), len(rows)):
         _fail(kernel, f"returns shape {tuple(K.shape)} for {len(rows)} and {len(rows)} rows", remedy)
-    if not K.dtype.is_floating_point:
-        _fail(kernel, f"returns {K.dtype}", "it must return real numbers")
+    if K.dtype != rows.dtype:
+        _fail(kernel, f"returns {K.dtype}", f"it must return the dtype of X, {rows.dtype}")
     return K.detach().double()
 
 

@@ -90,6 +90,9 @@ class Session:
     ) -> "Session":
         """Return what begins now, from a state or the file of one if that is given, and keeps its own in a file."""
         began, saving = time.perf_counter(), None
+        _require_path(checkpoint, "checkpoint", "the path of a file or None")
+        if not isinstance(resume, TrainingState):
+            _require_path(resume, "resume", "a TrainingState, the path of a file or None")
         if checkpoint is not None:
             from kernelcg.estimators.training_files import checkpoints
 
@@ -141,6 +144,11 @@ class Session:
         limit = time_limit(self.max_seconds, self.began)
         with self.interrupts.heard():
             yield together(self.callback, self.interrupts.listen, limit)
+
+
+def _require_path(value: Any, name: str, expected: str) -> None:
+    if not (value is None or isinstance(value, str | os.PathLike)):
+        raise TypeError(f"{name} must be {expected}, not {value!r}")
 
 
 def _state_in(checkpoint: str | os.PathLike[str], resume: Resumable) -> Resumable:

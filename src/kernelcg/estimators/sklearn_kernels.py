@@ -63,7 +63,10 @@ def converted(kernel: object) -> tuple[Kernel, Noise | None]:
     if isinstance(kernel, Kernel):
         return kernel, None
     if not isinstance(kernel, sk.Kernel):
-        raise TypeError(f"kernel must be a kernelcg kernel or one of scikit-learn's ({ACCEPTED}), not {kernel!r}")
+        given = repr(kernel)
+        if isinstance(kernel, type) and issubclass(kernel, Kernel | sk.Kernel):
+            given = f"the class {kernel.__name__}; write {kernel.__name__}(...)"
+        raise TypeError(f"kernel must be a kernelcg kernel or one of scikit-learn's ({ACCEPTED}), not {given}")
     if isinstance(kernel, sk.CompoundKernel):
         raise ValueError("kernel cannot be a CompoundKernel, which is several; give one of them")  # noqa: TRY004
     terms = [_flattened(term, sk.Product) for term in _flattened(kernel, sk.Sum)]

@@ -25,6 +25,11 @@ class LinearOperator(ABC):
         """Return A V, with the dtype of V, for V of shape (n, k)."""
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Return (n, n)."""
+        return len(self), len(self)
+
+    @property
     @abstractmethod
     def device(self) -> torch.device:
         """Return where the products run."""

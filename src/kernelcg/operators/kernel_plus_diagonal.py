@@ -63,6 +63,11 @@ class KernelPlusDiagonal(LinearOperator):
     def __len__(self) -> int:
         return len(self.K)
 
+    def __repr__(self) -> str:
+        low, high = float(self.diagonal.min()), float(self.diagonal.max())
+        D = f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}"
+        return f"<A = {'K' if self.scale is None else 'S K S'} + D: D = {D}, K = {self.K}>"
+
     def __matmul__(self, V: Tensor) -> Tensor:
         check_columns(self.X, V)
         product = self.K.product(self.scaled(V), precision=self.precision)

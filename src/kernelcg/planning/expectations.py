@@ -363,17 +363,15 @@ class Expectations:
         held = OVERHEAD_BYTES + 8 * (rows * self.resources.copies * self.work.features + 12 * N * self.work.columns)
         held += OWN_KERNEL_BYTES if self._differentiates_own_formula() else 0
         if method is Method.DIRECT:
-            held += 8 * INFORMATION_BLOCKS * rows * self.work.features
-            held += 8 * COLUMN_BLOCKS * N * columns
+            held += 8 * (INFORMATION_BLOCKS * rows * self.work.features + COLUMN_BLOCKS * N * columns)
             matrices = self._matrices(rows) + (systems - 1)
             return int(held + matrices * 8 * rows**2 + (0 if learning else self._checked(rows)))
         held += min(ITERATING_BYTES, ITERATING_BYTES_OF_A_ROW * rows)
         held += BLOCKS * 8 * N * (self.work.columns + self.options.probes)
-        solve = (
-            (self._block(), self.iterations()) if learning else (self.work.columns, CONDITIONING * self.iterations())
-        )
+        k = self._block() if learning else self.work.columns
+        iterations = self.iterations() if learning else CONDITIONING * self.iterations()
         by_factor = (SOLVE_MATRICES + systems - 1) * 8 * N**2 + self._bound_bytes(rows, self._sizes.bound_rank)
-        if held + by_factor <= self.resources.budget and self._factorises(rows, *solve):
+        if held + by_factor <= self.resources.budget and self._factorises(rows, k, iterations):
             return int(held + by_factor)
         held += 8 * rows**2 if storage is Storage.STORED and self._is_here(rows) else 0
         return int(held + self._bytes_of_iterating(rows, max(self.resources.budget - held, 0), learning=learning))

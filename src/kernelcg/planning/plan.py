@@ -215,6 +215,9 @@ class Plan:
             return self
         return replace(changed, revisions=(*self.revisions, f"from {rows:,} rows on, direct: {why}"))
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         several = f", {self.systems} outputs" if self.systems > 1 else ""
         words = "" if self.workers is None else f" ({self.workers.told(self.pricing.profile)})"

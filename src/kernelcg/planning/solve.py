@@ -87,7 +87,7 @@ def solve(
     Parameters
     ----------
     A : K + diagonal
-    B : (n,) or (n, k) right-hand sides
+    B : (n, k) right-hand sides
     start : first guess of X; None means 0
     stopping : tolerance and limits of the solve
     callback : told of every iteration; where it returns True the solve ends
@@ -122,6 +122,7 @@ def solve(
             return solve_automatically(A, B, start, stopping, callback, source, memory)[0]
         P = recipe(preconditioner) if isinstance(preconditioner, str) else preconditioner
         if isinstance(P, Preconditioner):
+            _require_kernel(A, "a recipe")
             return solve_with_recipe(P, A, B, start, stopping, callback, source)
         return solve_with(A, B, preconditioner=P, start=start, stopping=stopping, callback=callback)
 
@@ -177,7 +178,7 @@ def solve_automatically(
     Parameters
     ----------
     A : K + diagonal
-    B : (n,) or (n, k) right-hand sides
+    B : (n, k) right-hand sides
     start : first guess of X; None means 0
     stopping : tolerance and limits of the solve
     callback : told of every iteration; where it returns True the solve ends
@@ -206,6 +207,13 @@ def solve_automatically(
     return result.report, _kept(result, search.costs)
 
 
+def _require_kernel(A: Any, choice: str) -> None:
+    """Raise unless A tells its kernel and its data, from which preconditioners are built."""
+    if not isinstance(A, KernelPlusDiagonal):
+        remedy = "give preconditioner=None for plain CG, or a built P, as kernelcg.solvers.solve takes it"
+        raise TypeError(f"{choice} needs a KernelPlusDiagonal, not a {type(A).__name__}; {remedy}")
+
+
 def _search(
     A: KernelPlusDiagonal,
     B: Any,
@@ -217,8 +225,7 @@ def _search(
     pricing: Pricing | None,
 ) -> Search:
     """Return the automatic choice for this system, ready to run, with the costs by which it goes."""
-    if not isinstance(A, KernelPlusDiagonal):
-        raise TypeError(f"an automatic choice needs a KernelPlusDiagonal, not {type(A).__name__}; name a recipe")
+    _require_kernel(A, "an automatic choice")
     held = memory_bytes(memory)
     numbers = math.inf if held is None else held // 8
     right = matrix(B, "B", finite=False).double()
@@ -265,7 +272,7 @@ def solve_reusing(
     Parameters
     ----------
     A : K + diagonal
-    B : (n,) or (n, k) right-hand sides
+    B : (n, k) right-hand sides
     kept : what an earlier solve returned; None for the first one
     start : first guess of X; None means 0
     stopping : tolerance and limits of the solve

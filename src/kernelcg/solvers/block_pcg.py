@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernelcg.dense import svd
 from kernelcg.solvers.columns import column_norms
 from kernelcg.solvers.monitor import Monitor
 from kernelcg.solvers.reading import Flags, Floats, read
@@ -124,7 +125,7 @@ def conjugated(Z: Tensor, previous: Directions | None) -> tuple[Tensor | None, T
 
 def orthonormal_basis(Q: Tensor, T: Floats, least: int) -> Tensor:
     """Return orthonormal columns that span Q T up to `DEPENDENT`, and zeros if these are fewer than ``least``."""
-    U, values, _ = np.linalg.svd(np.nan_to_num(T), full_matrices=False)
+    U, values, _ = svd(np.nan_to_num(T))
     kept = values > DEPENDENT
     return Q @ torch.from_numpy((U * kept)[:, : max(least, int(kept.sum()))]).to(Q.device)
 

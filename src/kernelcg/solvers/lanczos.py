@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernelcg.dense import eigh, svd
 from kernelcg.operators import Identity, Invertible, LinearOperator
 from kernelcg.solvers.block_pcg import DEPENDENT, symmetric
 from kernelcg.solvers.columns import column_norms
@@ -110,14 +111,14 @@ class BlockLanczos:
 
 def _from_triangle(T: Floats) -> tuple[Floats, bool]:
     """Return U, orthonormal columns that span T up to `DEPENDENT`, and whether T is far from dependent."""
-    U, values, _ = np.linalg.svd(T, full_matrices=False)
+    U, values, _ = svd(T)
     kept = values[values > DEPENDENT]
     return U[:, : len(kept)], bool((kept > DISTINCT**0.5).all())
 
 
 def _from_inner_products(S: Floats) -> tuple[Floats, bool]:
     """Return C with CᵀSC = I on the range of S, and whether S is far from singular there."""
-    values, vectors = np.linalg.eigh(S)
+    values, vectors = eigh(S)
     kept = values > 1e-13 * values[-1]
     return vectors[:, kept] / np.sqrt(values[kept]), bool((values[kept] > DISTINCT).all())
 

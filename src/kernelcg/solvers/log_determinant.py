@@ -10,6 +10,7 @@ import torch
 from scipy.stats import t as student_t
 from torch import Generator, Tensor
 
+from kernelcg.dense import eigh, eigvalsh
 from kernelcg.operators import ConstantInvertible, Counting, Identity, as_operator, in_best_precision
 from kernelcg.randomness import rademacher
 from kernelcg.solvers.lanczos import TridiagonalLanczos
@@ -162,7 +163,7 @@ def _run(
         T, beta = lanczos.matrices()
         if not np.isfinite(T).all():
             return replace(failed, status=Status.NOT_FINITE)
-        lowest = float(np.linalg.eigvalsh(T).min())
+        lowest = float(eigvalsh(T).min())
         if not lowest > 0:
             return replace(failed, status=Status.INDEFINITE_OPERATOR)
         if floor is not None and lowest < (1 - 1e-8) * floor:
@@ -190,7 +191,7 @@ def _evaluate(T: Floats, beta: Floats, floor: float | None, n: int, tried: tuple
 
 def _log_moment(T: Floats) -> Floats:
     """Return e₁ᵀ log(T) e₁ of each matrix."""
-    values, vectors = np.linalg.eigh(T)
+    values, vectors = eigh(T)
     moments: Floats = (vectors[:, 0] ** 2 * np.log(values)).sum(1)
     return moments
 
@@ -201,7 +202,7 @@ def _with_node(T: Floats, beta: Floats, node: float) -> Floats:
     The new corner is node + β² e_mᵀ(T − node I)⁻¹ e_m (Golub & Meurant 2010, section 6.2.2).
     """
     k, m, _ = T.shape
-    values, vectors = np.linalg.eigh(T)
+    values, vectors = eigh(T)
     gaps = np.maximum(values - node, 1e-14 * values[:, -1:])  # rounding may put a Ritz value below the floor
     extended = np.zeros((k, m + 1, m + 1))
     extended[:, :m, :m] = T

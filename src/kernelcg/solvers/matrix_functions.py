@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 
 from kernelcg.arguments import matrix
 from kernelcg.backends.memory import require_memory
+from kernelcg.dense import eigh
 from kernelcg.errors import SolveFailed
 from kernelcg.operators import (
     ConstantInvertible,
@@ -79,7 +80,7 @@ def apply_function(A: Any, V: Any, function: str, *, rtol: float = 1e-6, max_ite
     Parameters
     ----------
     A : symmetric positive definite, in any form that `kernelcg.operators.as_operator` takes
-    V : (n,) or (n, k)
+    V : (n, k)
     function : "sqrt", "inverse_sqrt" or "log"
     rtol : estimated error of each column relative to its norm
     max_iterations : steps after which it ends
@@ -169,7 +170,7 @@ def _krylov(
         if krylov.indefinite or not np.isfinite(krylov.T).all():
             reason = Status.INDEFINITE_PRECONDITIONER if krylov.indefinite else Status.NOT_FINITE
             return _ended(W.new_full(W.shape, torch.nan), reason, steps, counted, began)
-        values, vectors = np.linalg.eigh(krylov.T)
+        values, vectors = eigh(krylov.T)
         if not values[0] > 0:
             return _ended(W.new_full(W.shape, torch.nan), Status.INDEFINITE_OPERATOR, steps, counted, began)
         coefficients = krylov.coefficients(function(values), vectors)

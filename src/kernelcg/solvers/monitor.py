@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kernelcg.dense import eigvalsh
 from kernelcg.events import Event, EventKind, Listener
 from kernelcg.operators import CountsInner, Identity, Invertible, LinearOperator, Tally, in_best_precision
 from kernelcg.solvers.columns import column_norms, power_of_two_near
@@ -352,7 +353,7 @@ class Monitor:
     def _check_block_step(self, stepped: Flags, G: Floats, solved: Floats, gain: Floats) -> None:
         """Count a step of block PCG and check the eigenvalues of DᵀAD."""
         self.iterations = self.iterations + self.active
-        values = np.asarray(np.linalg.eigvalsh(G) if np.isfinite(G).all() else [np.nan], dtype=np.float64)
+        values = np.asarray(eigvalsh(G) if np.isfinite(G).all() else [np.nan], dtype=np.float64)
         if not (values[0] > SINGULAR * self.spectrum.high and solved):
             self._check_curvature(values[:1], self.active)
             return

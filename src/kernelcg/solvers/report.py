@@ -187,6 +187,9 @@ class SolveReport:
         words = [f"{name} at least {value:.3g}" for name, value in known.items() if not math.isnan(value)]
         return [f"  condition number of {', of '.join(words)}"] if words else []
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         done = int(self.converged.sum())
         inner = f" and {self.inner_columns} in inner solves" if self.inner_columns else ""

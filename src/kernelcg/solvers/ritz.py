@@ -8,6 +8,7 @@ import torch
 from scipy.linalg import eigvalsh_tridiagonal
 from torch import Tensor
 
+from kernelcg.dense import eigh, eigvalsh
 from kernelcg.solvers.reading import Floats, read
 
 LARGEST_PENCIL = 600
@@ -140,14 +141,14 @@ class Spectrum:
                 T[there, here] = _inverse_square_root(S_before).T @ C_before.T @ G_before @ H @ W
                 T[here, there] = T[there, here].T
             before = (S, C, G, H)
-        values = np.linalg.eigvalsh(T)
+        values = eigvalsh(T)
         return values[values > 1e-14 * values.max()]
 
 
 def _inverse_square_root(S: Floats) -> Floats:
     """Return W with WᵀSW = I on the range of S and zero elsewhere."""
     scale = S.diagonal().clip(np.finfo(np.float64).tiny) ** -0.5
-    values, vectors = np.linalg.eigh(scale[:, None] * (S + S.T) / 2 * scale)
+    values, vectors = eigh(scale[:, None] * (S + S.T) / 2 * scale)
     kept = values > 1e-10 * values[-1]
     root: Floats = scale[:, None] * (vectors * np.where(kept, values.clip(1e-300) ** -0.5, 0.0))
     return root

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernelcg.dense import eigvalsh
 from kernelcg.operators import Counting, Identity, Invertible, LinearOperator, as_operator, in_best_precision
 from kernelcg.randomness import normal, seeded
 from kernelcg.solvers.lanczos import BlockLanczos
@@ -68,7 +69,7 @@ def apply_function_rational(
     Parameters
     ----------
     A : symmetric positive definite, in any form that `kernelcg.operators.as_operator` takes
-    V : (n,) or (n, k)
+    V : (n, k)
     function : "sqrt", "inverse_sqrt" or "log"
     preconditioner : a function of t that builds one for A + tI; for a low-rank recipe the same factor with t added to
         the diagonal
@@ -156,7 +157,7 @@ def spectral_interval(A: LinearOperator, steps: int = 20) -> tuple[float, float]
     for _ in range(steps):
         if not krylov.exhausted:
             krylov.step()
-    return low, 1.1 * float(np.linalg.eigvalsh(krylov.T)[-1])
+    return low, 1.1 * float(eigvalsh(krylov.T)[-1])
 
 
 def _solve_tolerance(

@@ -36,7 +36,7 @@ They cancel: the error of a derivative grows with the square of this distance.
 """
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TritonMatrix(KernelMatrix):
     """σ² profile(|x − y|²) with x and y in units of the lengthscale; what no kernel serves is left to tiles."""
 

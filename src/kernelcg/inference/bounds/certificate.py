@@ -93,6 +93,9 @@ class Certificate:
             return "the noise is so small beside the signal that rounding in float64 may be amplified that much"
         return "the residual that is left may be amplified that much; a smaller rtol helps"
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         first = {
             Verdict.CERTIFIED: f"certified: {self._known()}",

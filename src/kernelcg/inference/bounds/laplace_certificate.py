@@ -102,6 +102,9 @@ class LaplaceCertificate:
         """Whether the bound of the error is small beside the uncertainty."""
         return self.deviations <= AS_GOOD
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         verdict = self.verdict
         first = {

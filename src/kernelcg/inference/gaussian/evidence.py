@@ -51,6 +51,7 @@ def evidence(
 
     Raises
     ------
+    TypeError : if gp is no `GaussianProcess`
     ValueError : if X, y or noise_variance require a gradient: there is none but in the hyperparameters
 
     Examples
@@ -63,6 +64,8 @@ def evidence(
     >>> found.gradient.shape  # in log lengthscale, log variance and log noise
     torch.Size([3])
     """
+    if not isinstance(gp, GaussianProcess):
+        raise TypeError(f"gp must be a GaussianProcess(kernel, noise), not {gp!r}")
     _require_constant(X=X, y=y, noise_variance=noise_variance)
     Y = tensor(y, "y")
     problem = Regression(tensor(X, "X"), Y[:, None] if Y.ndim == 1 else Y, noise_variance, mean, backend or default())

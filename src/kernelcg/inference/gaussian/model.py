@@ -118,6 +118,10 @@ class Regression:
     def __len__(self) -> int:
         return len(self.X)
 
+    def __repr__(self) -> str:
+        (n, d), c = self.X.shape, self.Y.shape[1]
+        return f"<Regression of {n} rows, {d} features, {c} column{'s' * (c > 1)} of Y, {self.mean} drift>"
+
     def system(self, gp: GaussianProcess) -> KernelPlusDiagonal:
         """Return A = K + D for these hyperparameters, with products in float64."""
         noise = gp.noise.variance.detach().to(self.X).expand(len(self))

@@ -83,6 +83,9 @@ class Posterior:
     seed: int = 0
     """Of preconditioners that are still to be chosen, where those at hand do not suffice."""
 
+    def __repr__(self) -> str:
+        return f"<Posterior of {len(self.problem)} rows: {self.gp}>"
+
     @property
     def A(self) -> KernelPlusDiagonal:
         """Return the matrix of the system, with products in the precision chosen for it."""

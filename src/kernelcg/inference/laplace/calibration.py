@@ -63,6 +63,9 @@ class Calibration:
         """Whether a factor is not 1."""
         return (self.mean, self.covariance) != (1.0, 1.0)
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         if not self.changes:
             return "probabilities average over Laplace's Gaussian as it is"

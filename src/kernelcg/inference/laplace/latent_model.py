@@ -105,6 +105,10 @@ class Observations:
     def __len__(self) -> int:
         return len(self.X)
 
+    def __repr__(self) -> str:
+        kind = f"{self.classes} classes" if self.classes > 1 else f"{self.mean} drift"
+        return f"<Observations of {len(self)} rows, {self.X.shape[1]} features, {kind}>"
+
     @property
     def size(self) -> int:
         """Return N, the number of latent values."""

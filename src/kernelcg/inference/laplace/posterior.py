@@ -126,6 +126,9 @@ class LaplacePosterior:
     spent: Spent
     """What the solves of conditioning took."""
 
+    def __repr__(self) -> str:
+        return f"<LaplacePosterior of {len(self.problem)} rows by the {self.method} method: {self.gp}>"
+
     @property
     def rests_on(self) -> str:
         """Say what the bound of the mean rests on."""

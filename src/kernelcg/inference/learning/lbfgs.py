@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 from torch import Tensor
 
+from kernelcg.dense import svd
 from kernelcg.inference.learning.coordinates import LOGARITHMIC, Coordinates
 
 State = TypeVar("State")
@@ -124,7 +125,8 @@ class Curvature:
         """
         pairs = [(step.numpy(), fall.numpy()) for step, fall in self.pairs]  # calls of NumPy cost less than torch's
         if information is not None:
-            pairs, H = _recent(pairs), np.linalg.inv(information.numpy() + LEAST_CURVATURE * np.eye(len(information)))
+            known = information + LEAST_CURVATURE * torch.eye(len(information), dtype=information.dtype)
+            pairs, H = _recent(pairs), torch.linalg.inv(known).numpy()  # in a fit torch takes one thread, NumPy several
         elif pairs:
             step, fall = pairs[-1]
             H = np.eye(len(step)) * ((step @ fall) / (fall @ fall))
@@ -142,7 +144,7 @@ class Curvature:
         if not moves or len(moves) >= ENOUGH_PAIRS:
             return gradient * free * (not moves)
         steps = np.stack([step / np.linalg.norm(step) for step in (move.numpy() for move in moves)])
-        _, lengths, along = np.linalg.svd(steps, full_matrices=False)
+        _, lengths, along = svd(steps)
         known = torch.from_numpy(along[lengths > EXPLORED * lengths[0]]).clone()
         left = gradient * free - known.T @ (known @ (gradient * free))
         return left * (float(left.norm()) > ROUNDING * float(gradient.norm()))

@@ -67,6 +67,9 @@ class Learned:
     interrupted: bool = False
     """Whether it was the user who ended it, by Ctrl-C."""
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         head = f"{len(self.steps)} steps, {self.evaluations} evaluations, {self.seconds:.1f} s: {self.reason}"
         cost = self.default_log_prior

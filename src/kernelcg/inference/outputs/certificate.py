@@ -83,6 +83,9 @@ class OutputsCertificate:
         """Return the sum of the upper ends of the brackets."""
         return sum(one.upper for one in self.each)
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         verdict, _, details = str(self.each[self.worst]).partition("\n")
         value = f"{self.log_marginal_likelihood:.8g}, standard error {self.standard_error:.2g}"

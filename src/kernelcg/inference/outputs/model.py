@@ -117,6 +117,9 @@ class Outputs:
     def __len__(self) -> int:
         return len(self.X)
 
+    def __repr__(self) -> str:
+        return f"<Outputs: {len(self)} rows, {self.X.shape[1]} features, {self.Y.shape[1]} outputs, {self.mean} drift>"
+
     def output(self, j: int) -> Regression:
         """Return the problem of one output, which must have observations."""
         found = self.each[j]

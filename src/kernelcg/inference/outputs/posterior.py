@@ -29,6 +29,9 @@ class OutputsPosterior:
     problem: Outputs
     each: tuple[Posterior, ...]
 
+    def __repr__(self) -> str:
+        return f"<OutputsPosterior of {len(self.each)} outputs: {self.gp}>"
+
     @property
     def report(self) -> tuple[SolveReport, ...]:
         """Return the solve behind the weights of each output."""
