@@ -21,6 +21,7 @@ from kernelcg.inference.laplace.mode import Mode, find_mode, newton_step
 from kernelcg.inference.laplace.mode_error import NOWHERE, ModeError, drift_condition, mode_error, solved_for_drift
 from kernelcg.inference.laplace.newton_methods import systems_for
 from kernelcg.inference.laplace.newton_system import NewtonSystem, Spent
+from kernelcg.likelihoods import Likelihood
 from kernelcg.planning.plan import Method, definite_method
 from kernelcg.solvers import Status
 
@@ -322,6 +323,7 @@ def condition_laplace(
     problem = problem.with_kernel(gp.kernel)
     systems = systems_for(problem, gp, method, numerics, callback=callback)
     search = find_mode(problem, gp, systems, rtol=rtol, start=start)
+    _require_finite(problem, gp, search.mode)
     spent = search.spent
     for closer in CLOSER:
         mode, system = search.mode, search.systems.at(search.mode.expansion)
@@ -352,3 +354,19 @@ def condition_laplace(
         variance_tolerance=variance_tolerance,
         spent=spent,
     )
+
+
+def _require_finite(problem: Observations, gp: LatentProcess, mode: Mode) -> None:
+    """Raise where log p(y | f) or a derivative that Newton's method needs is not finite, naming the first such row."""
+    if not isinstance(gp.likelihood, Likelihood):
+        return
+    found = gp.likelihood.derivatives(problem.y, mode.f[:, 0], problem.exposure)
+    wrong = ~(found.log_density.isfinite() & found.gradient.isfinite() & found.curvature.isfinite())
+    if bool(wrong.any()):
+        i = int(wrong.nonzero()[0])
+        raise ValueError(
+            f"log p(y | f) of {gp.likelihood!r} or one of its first two derivatives in f is NaN or infinite at row "
+            f"{i}, where y is {float(problem.y[i]):g} and f {float(mode.f[i]):g}: give the kernel a smaller variance "
+            "or, for a likelihood of your own, write log_density so that autograd keeps its derivatives finite "
+            "(logsigmoid does, logaddexp does not), or write the method derivatives"
+        )
