@@ -15,12 +15,13 @@ from kernelcg.inference.bounds.laplace_certificate import laplace_certificate
 from kernelcg.inference.bounds.product_rounding import ProductRounding
 from kernelcg.inference.bounds.verdict import Verdict
 from kernelcg.inference.laplace import posterior as posterior_module
+from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.inference.laplace.mode import newton_step
 from kernelcg.inference.laplace.mode_error import mode_error
 from kernelcg.inference.laplace.newton_methods import systems_for
 from kernelcg.inference.laplace.posterior import condition_laplace, differences
 from kernelcg.kernels import RBF, Constant, Matern
-from kernelcg.likelihoods import BernoulliProbit
+from kernelcg.likelihoods import BernoulliProbit, Gaussian
 
 NEW = np.random.default_rng(99).normal(size=(4, 2))
 METHODS = ("direct", "iterative")
@@ -191,3 +192,47 @@ def test_differences_between_classes_are_known_where_what_they_share_is_not(meth
     prediction = found.predict(torch.tensor(NEW), covariance=True)
     exact = differences(torch.tensor(one.latent(one.truth(), NEW)[1]))
     assert torch.allclose(differences(prediction.covariance), exact, rtol=2e-2)
+
+
+def test_variances_bounds_know_that_a_drift_is_rounded():
+    """One far row moves the centre of a linear drift: x − centre loses the digits of all other rows."""
+    flint = pytest.importorskip("flint")
+    flint.ctx.prec, exact = 400, flint.arb
+    rng = np.random.default_rng(5)
+    X, new = rng.normal(size=(9, 2)), rng.normal(size=(4, 2))
+    X[4] *= 1e10
+    y = rng.normal(size=9)
+    problem, gp = (
+        Observations(torch.tensor(X), torch.tensor(y), mean="linear"),
+        LatentProcess(RBF(1.0, 8.0), Gaussian(0.1)),
+    )
+    found = condition_laplace(problem, gp, method="direct").predict(torch.tensor(new), covariance=True, bound=True)
+    T, centre = problem.drift.T.tolist(), problem.drift.centre.tolist()
+
+    def kernel(A, B):
+        return flint.arb_mat(
+            [
+                [
+                    8 * (-sum((exact(s) - exact(t)) ** 2 for s, t in zip(a, b, strict=True)) / 2).exp()
+                    for b in B.tolist()
+                ]
+                for a in A.tolist()
+            ]
+        )
+
+    def drift(A):
+        shifted = flint.arb_mat(
+            [[1, *(exact(s) - exact(c) for s, c in zip(a, centre, strict=True))] for a in A.tolist()]
+        )
+        return shifted * flint.arb_mat([[exact(value) for value in row] for row in T])
+
+    A = kernel(X, X) + flint.arb_mat([[exact(0.1) if i == j else 0 for j in range(9)] for i in range(9)])
+    k, H, h = kernel(X, new), drift(X), drift(new).transpose()
+    left = h - H.transpose() * A.solve(k)
+    covariance = (
+        kernel(new, new) - k.transpose() * A.solve(k) + left.transpose() * (H.transpose() * A.solve(H)).solve(left)
+    )
+    off = np.abs([float(covariance[i, i].mid()) - float(found.variances[i, 0]) for i in range(4)])
+    assert off.max() > 1e-8, "the case shows something"
+    assert np.all(off <= found.variance_error.numpy())
+    assert np.all(found.variance_error.numpy() < 0.1 * found.variances[:, 0].numpy())

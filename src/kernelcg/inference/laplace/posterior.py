@@ -192,13 +192,33 @@ class LaplacePosterior:
         return ProductRounding.of(self.problem.matrix(self.gp.kernel))
 
     def _drift_variance(self, X: Tensor) -> Tensor:
-        """Return (t,) what the drift adds to the variances: (h − HᵀRk)ᵀ(HᵀRH)⁻¹(h − HᵀRk)."""
+        """Return (t,) what the drift adds to the variances: uᵀ(h − HᵀRk), u = (HᵀRH)⁻¹(h − HᵀRk)."""
+        if self.problem.H.shape[1] == 0:
+            return X.new_zeros(len(X))
+        left, u = self._drift_left(X)
+        return (left * u).sum(0).clamp_min(0.0)
+
+    def _drift_left(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (b, t) h − HᵀRk, what is left of the drift at X given the data, and u."""
+        problem = self.problem
+        cross = problem.matrix(self.gp.kernel).cross(X, self.RH, precision=torch.float64)
+        left = (problem.drift(X) - cross).T
+        return left, solved_for_drift(problem.H.T @ self.RH, left)
+
+    def _drift_rounding(self, X: Tensor, form: Tensor) -> Tensor:
+        """Return (t,) how far what the drift adds may be off because h and H are rounded; ``form`` is kᵀRk.
+
+        To first order by 2 |u|ᵀ(|δh| + |δH|ᵀ|w|), w = R(k + Hu) the weights of the data. With the squared length
+        q² = wᵀR⁻¹w = kᵀRk + uᵀ(h + HᵀRk), which R ⪯ W makes no less than Σ w²/W, no |w| is more than q √W.
+        """
         problem = self.problem
         if problem.H.shape[1] == 0:
             return X.new_zeros(len(X))
-        cross = problem.matrix(self.gp.kernel).cross(X, self.RH, precision=torch.float64)
-        h = (problem.drift(X) - cross).T  # (b, t)
-        return (h * solved_for_drift(problem.H.T @ self.RH, h)).sum(0).clamp_min(0.0)
+        left, u = self._drift_left(X)
+        q = (form + (u * (2 * problem.drift(X).T - left)).sum(0)).clamp_min(0.0).sqrt()
+        of_data = self.mode.expansion.trace().sqrt() @ error_of_drift(problem.drift, problem.X)  # (b,)
+        own = error_of_drift(problem.drift, X).T
+        return 2 * (u.abs() * (own + of_data[:, None] * q)).sum(0)
 
     def _drift_error(self) -> float:
         """Return an estimate of the relative error of `_drift_variance`: that of RH times a condition number."""
@@ -253,6 +273,7 @@ class LaplacePosterior:
         covariance = prior[:, None, None] * eye - found.form + (drift - by_apart)[:, None, None]
         covariance.diagonal(dim1=1, dim2=2).clamp_min_(0.0)
         error = found.error + self._drift_error() * drift + self._apart_error() * by_apart.abs()
+        error = error + self._drift_rounding(X, found.form.diagonal(dim1=1, dim2=2).amax(1))
         return covariance, error * (1 if self.error.is_certain else 2), found.status
 
     def _apart_error(self) -> float:
