@@ -236,3 +236,17 @@ def test_variances_bounds_know_that_a_drift_is_rounded():
     assert off.max() > 1e-8, "the case shows something"
     assert np.all(off <= found.variance_error.numpy())
     assert np.all(found.variance_error.numpy() < 0.1 * found.variances[:, 0].numpy())
+
+
+def test_a_trial_that_rounding_spoilt_is_not_iterated_from():
+    """The noise is 4e-12 of the prior variance: weights from neighbours left residuals of 1e13."""
+    rng = np.random.default_rng(2)
+    X = np.column_stack([np.ones(11), 2 * rng.normal(size=11)])
+    problem = Observations(torch.tensor(X), torch.tensor(1e-4 * rng.normal(size=11)))
+    gp = LatentProcess(Matern([5.8, 14.8], 84.5, nu=2.5), Gaussian(2.9e-10))
+    new = torch.tensor(np.concatenate([X[:3], X[:2] + np.array([0.0, 0.3])]))
+    posterior = condition_laplace(problem, gp, method="iterative", variance_tolerance=1e-3)
+    estimate, bounded = (posterior.predict(new, covariance=True, bound=bound) for bound in (False, True))
+    off = (estimate.variances - bounded.variances).abs()[:, 0]
+    assert torch.all(off <= bounded.variance_error + 10 * estimate.variance_error)
+    assert torch.all(off <= 0.05 * bounded.variances[:, 0])

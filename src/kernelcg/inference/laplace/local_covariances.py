@@ -136,7 +136,8 @@ def _trial(task: Task, P: Invertible, near: Neighbourhoods | None, group: Tensor
     """Return V from the q rows near each point of the group, put together; 0 without neighbours.
 
     With Y = (K + W⁻¹)⁻¹k on the rows J, V is Sᵀ(k − KY) there and 0 elsewhere. R = Sᵀ(k − KSV) − V is that of this V,
-    however well Y = SV has been solved for.
+    however well Y = SV has been solved for; where rounding made it worse than 0, as is seen by a form below that of
+    V = 0, V is 0. Iterations from there would end with the rounding of its huge residual.
     """
     posterior, C, points = task.posterior, task.classes, group.to(task.X.device)
     problem, expansion = posterior.problem, posterior.mode.expansion
@@ -156,6 +157,8 @@ def _trial(task: Task, P: Invertible, near: Neighbourhoods | None, group: Tensor
         R = B - expansion.half_transposed(KSV.reshape(problem.size, g * C))
         V.reshape(len(problem), C, -1)[rows] = own
         R.reshape(len(problem), C, -1)[rows] -= own
+    helps = (forms(B, V, R, C).diagonal(dim1=1, dim2=2) >= 0).all(1).repeat_interleave(C)
+    V, R = torch.where(helps, V, 0.0), torch.where(helps, R, B)
     return _Trial(points, V, R, forms(B, V, R, C), _energies(P, R, C))
 
 
