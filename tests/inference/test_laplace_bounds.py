@@ -20,7 +20,7 @@ from kernelcg.inference.laplace.mode import newton_step
 from kernelcg.inference.laplace.mode_error import mode_error
 from kernelcg.inference.laplace.newton_methods import systems_for
 from kernelcg.inference.laplace.posterior import condition_laplace, differences
-from kernelcg.kernels import RBF, Constant, Matern
+from kernelcg.kernels import RBF, Constant, Linear, Matern
 from kernelcg.likelihoods import BernoulliProbit, Gaussian
 
 NEW = np.random.default_rng(99).normal(size=(4, 2))
@@ -250,3 +250,14 @@ def test_a_trial_that_rounding_spoilt_is_not_iterated_from():
     off = (estimate.variances - bounded.variances).abs()[:, 0]
     assert torch.all(off <= bounded.variance_error + 10 * estimate.variance_error)
     assert torch.all(off <= 0.05 * bounded.variances[:, 0])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_point_without_prior_variance_has_none(method):
+    """At 0 a linear kernel is 0: no error is allowed there, and there is none."""
+    X, y = np.zeros((2, 1)), np.array([0, 1])
+    model = GPClassifier(Linear(1e6), optimizer=None, method=method).fit(X, y)
+    mean, std = model.latent([[0.0], [1.0]], return_std=True)
+    np.testing.assert_allclose(std, [0.0, 1e3], rtol=1e-6)
+    np.testing.assert_array_equal(mean, [0.0, 0.0])
+    np.testing.assert_allclose(model.predict_proba([[0.0]]), 0.5)
