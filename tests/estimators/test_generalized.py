@@ -63,7 +63,7 @@ class HyperbolicSecant(Likelihood):
 
     def log_density(self, y, f, exposure):
         z = (y - f) / self.width
-        return math.log(2 / math.pi) - torch.logaddexp(z, -z) - self.width.log()
+        return math.log(2 / math.pi) - z + torch.nn.functional.logsigmoid(2 * z) - self.width.log()
 
 
 # scikit-learn's contract

@@ -174,3 +174,12 @@ def test_a_model_of_data_far_from_the_origin_is_read_again(path):
     model = GPGeneralizedRegressor(Matern(1e-7), likelihood="poisson", optimizer=None).fit(X, np.arange(6.0))
     model.save(path)
     np.testing.assert_array_equal(load(path).predict(X), model.predict(X))
+
+
+def test_a_mode_with_no_slope_at_all_is_loaded(tmp_path):
+    """A drift that explains both observations: the gradient of log p is 0 but for rounding."""
+    X, y = np.array([[0.0, 1.0], [2.0, 0.5]]), np.array([3.0, 8.0])
+    for likelihood in ("gaussian", "student_t", "poisson"):
+        model = GPGeneralizedRegressor(likelihood=likelihood, mean="linear", optimizer=None).fit(X, y)
+        model.save(tmp_path / "model")
+        np.testing.assert_array_equal(load(tmp_path / "model").latent(X), model.latent(X))

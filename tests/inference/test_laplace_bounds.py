@@ -15,12 +15,13 @@ from kernelcg.inference.bounds.laplace_certificate import laplace_certificate
 from kernelcg.inference.bounds.product_rounding import ProductRounding
 from kernelcg.inference.bounds.verdict import Verdict
 from kernelcg.inference.laplace import posterior as posterior_module
+from kernelcg.inference.laplace.latent_model import LatentProcess, Observations
 from kernelcg.inference.laplace.mode import newton_step
 from kernelcg.inference.laplace.mode_error import mode_error
 from kernelcg.inference.laplace.newton_methods import systems_for
 from kernelcg.inference.laplace.posterior import condition_laplace, differences
-from kernelcg.kernels import RBF, Constant, Matern
-from kernelcg.likelihoods import BernoulliProbit
+from kernelcg.kernels import RBF, Constant, Linear, Matern
+from kernelcg.likelihoods import BernoulliProbit, Gaussian
 
 NEW = np.random.default_rng(99).normal(size=(4, 2))
 METHODS = ("direct", "iterative")
@@ -191,3 +192,72 @@ def test_differences_between_classes_are_known_where_what_they_share_is_not(meth
     prediction = found.predict(torch.tensor(NEW), covariance=True)
     exact = differences(torch.tensor(one.latent(one.truth(), NEW)[1]))
     assert torch.allclose(differences(prediction.covariance), exact, rtol=2e-2)
+
+
+def test_variances_bounds_know_that_a_drift_is_rounded():
+    """One far row moves the centre of a linear drift: x − centre loses the digits of all other rows."""
+    flint = pytest.importorskip("flint")
+    flint.ctx.prec, exact = 400, flint.arb
+    rng = np.random.default_rng(5)
+    X, new = rng.normal(size=(9, 2)), rng.normal(size=(4, 2))
+    X[4] *= 1e10
+    y = rng.normal(size=9)
+    problem, gp = (
+        Observations(torch.tensor(X), torch.tensor(y), mean="linear"),
+        LatentProcess(RBF(1.0, 8.0), Gaussian(0.1)),
+    )
+    found = condition_laplace(problem, gp, method="direct").predict(torch.tensor(new), covariance=True, bound=True)
+    T, centre = problem.drift.T.tolist(), problem.drift.centre.tolist()
+
+    def kernel(A, B):
+        return flint.arb_mat(
+            [
+                [
+                    8 * (-sum((exact(s) - exact(t)) ** 2 for s, t in zip(a, b, strict=True)) / 2).exp()
+                    for b in B.tolist()
+                ]
+                for a in A.tolist()
+            ]
+        )
+
+    def drift(A):
+        shifted = flint.arb_mat(
+            [[1, *(exact(s) - exact(c) for s, c in zip(a, centre, strict=True))] for a in A.tolist()]
+        )
+        return shifted * flint.arb_mat([[exact(value) for value in row] for row in T])
+
+    A = kernel(X, X) + flint.arb_mat([[exact(0.1) if i == j else 0 for j in range(9)] for i in range(9)])
+    k, H, h = kernel(X, new), drift(X), drift(new).transpose()
+    left = h - H.transpose() * A.solve(k)
+    covariance = (
+        kernel(new, new) - k.transpose() * A.solve(k) + left.transpose() * (H.transpose() * A.solve(H)).solve(left)
+    )
+    off = np.abs([float(covariance[i, i].mid()) - float(found.variances[i, 0]) for i in range(4)])
+    assert off.max() > 1e-8, "the case shows something"
+    assert np.all(off <= found.variance_error.numpy())
+    assert np.all(found.variance_error.numpy() < 0.1 * found.variances[:, 0].numpy())
+
+
+def test_a_trial_that_rounding_spoilt_is_not_iterated_from():
+    """The noise is 4e-12 of the prior variance: weights from neighbours left residuals of 1e13."""
+    rng = np.random.default_rng(2)
+    X = np.column_stack([np.ones(11), 2 * rng.normal(size=11)])
+    problem = Observations(torch.tensor(X), torch.tensor(1e-4 * rng.normal(size=11)))
+    gp = LatentProcess(Matern([5.8, 14.8], 84.5, nu=2.5), Gaussian(2.9e-10))
+    new = torch.tensor(np.concatenate([X[:3], X[:2] + np.array([0.0, 0.3])]))
+    posterior = condition_laplace(problem, gp, method="iterative", variance_tolerance=1e-3)
+    estimate, bounded = (posterior.predict(new, covariance=True, bound=bound) for bound in (False, True))
+    off = (estimate.variances - bounded.variances).abs()[:, 0]
+    assert torch.all(off <= bounded.variance_error + 10 * estimate.variance_error)
+    assert torch.all(off <= 0.05 * bounded.variances[:, 0])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_point_without_prior_variance_has_none(method):
+    """At 0 a linear kernel is 0: no error is allowed there, and there is none."""
+    X, y = np.zeros((2, 1)), np.array([0, 1])
+    model = GPClassifier(Linear(1e6), optimizer=None, method=method).fit(X, y)
+    mean, std = model.latent([[0.0], [1.0]], return_std=True)
+    np.testing.assert_allclose(std, [0.0, 1e3], rtol=1e-6)
+    np.testing.assert_array_equal(mean, [0.0, 0.0])
+    np.testing.assert_allclose(model.predict_proba([[0.0]]), 0.5)

@@ -205,7 +205,8 @@ def _posterior(
 def _require_stationary(mode: Mode) -> None:
     """Raise unless a = ∇log p(f) up to the residual that the mode says it has."""
     slope = mode.expansion.gradient
-    if not float((slope - mode.a).norm()) <= STATIONARY * max(mode.residual, STATIONARY_FLOOR) * float(slope.norm()):
+    size = float(slope.norm()) or 1.0  # where it is 0 the residual is relative to 1
+    if not float((slope - mode.a).norm()) <= STATIONARY * max(mode.residual, STATIONARY_FLOOR) * size:
         raise ValueError("its mode is none: the slope of the likelihood there is another one")
 
 

@@ -64,7 +64,10 @@ class Likelihood(Parametric, ABC):
     ...     width: Tensor
     ...     def log_density(self, y, f, exposure):
     ...         z = (y - f) / self.width
-    ...         return math.log(2 / math.pi) - torch.logaddexp(z, -z) - self.width.log()
+    ...         return math.log(2 / math.pi) - z + torch.nn.functional.logsigmoid(2 * z) - self.width.log()
+
+    This one is log(2/π) − log(eᶻ + e⁻ᶻ), written so that autograd keeps its derivatives finite at every f: those of
+    ``torch.logaddexp`` are NaN far from 0.
 
     It must be smooth and curved in f: where its second derivative is zero, as that of −\|y − f\|, Newton's method has
     nothing to work with. Predicting y, other than its density, needs `moments` too.

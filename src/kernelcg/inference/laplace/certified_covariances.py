@@ -50,6 +50,9 @@ def tightened(task: Task, points: Tensor, B: Tensor, start: tuple[Tensor, Tensor
         error[open_] = (left * (left if below is None else below.solve(left))).sum(0)
         found = forms(B, V, residual, C)
         excess = error / task.allowed(points, found, error.reshape(-1, C)).reshape(-1)
+        excess = torch.where(
+            error == 0, 0.0, excess
+        )  # 0 is enough where nothing is allowed: at points with k(x, x) = 0
         enough = enough.minimum(0.5 * residual.norm(dim=0) / excess.clamp_min(1.0).sqrt())
         open_ = (~(excess <= 1)).nonzero()[:, 0]
         if len(open_) == 0 or status is not Status.CONVERGED:

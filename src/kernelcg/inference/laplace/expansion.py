@@ -1,7 +1,7 @@
 """log p(y | f) around a point, and the systems of a Newton step that follow from it."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -17,6 +17,10 @@ SMALL = 0.01
 """Curvature, relative to the largest, below which a point of a likelihood that is not log-concave is set apart."""
 
 UNDERFLOW = 1e-200
+
+LEAST_CURVATURE = 0.01
+"""Part of (∂log p / ∂f)² that stands for W where W is less: the mean of the square is that of W over y, and where W
+says nothing, the square still says at which distance log p changes."""
 
 
 class Expansion(ABC):
@@ -57,6 +61,10 @@ class Expansion(ABC):
     @abstractmethod
     def half_blocks(self, rows: Tensor) -> Tensor:
         """Return (m, C, C) the blocks S of some points."""
+
+    @abstractmethod
+    def cautious(self) -> Self:
+        """Return it with a larger W where W is much less than the gradient suggests: for shorter steps, not as W."""
 
     @abstractmethod
     def system(self, K: KernelMatrix) -> LinearOperator:
@@ -113,6 +121,10 @@ class ScalarExpansion(Expansion):
     def half_blocks(self, rows: Tensor) -> Tensor:
         return self.root[rows][:, None, None]
 
+    def cautious(self) -> Self:
+        root = torch.maximum(self.root, LEAST_CURVATURE**0.5 * self.derivatives.gradient.abs())
+        return replace(self, root=root, rows=self.rows[:0])
+
     def system(self, K: KernelMatrix) -> KernelPlusDiagonal:
         return KernelPlusDiagonal(K, torch.ones_like(self.root), self.root)
 
@@ -168,6 +180,9 @@ class ClassExpansion(Expansion):
     def half_blocks(self, rows: Tensor) -> Tensor:
         pi = self.pi[rows]
         return torch.diag_embed(pi.sqrt()) - pi[:, :, None] * pi.sqrt()[:, None, :]
+
+    def cautious(self) -> Self:
+        return self
 
     def system(self, K: KernelMatrix) -> SoftmaxSystem:
         return SoftmaxSystem(K, self.pi)

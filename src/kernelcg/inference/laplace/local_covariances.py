@@ -136,7 +136,8 @@ def _trial(task: Task, P: Invertible, near: Neighbourhoods | None, group: Tensor
     """Return V from the q rows near each point of the group, put together; 0 without neighbours.
 
     With Y = (K + W⁻¹)⁻¹k on the rows J, V is Sᵀ(k − KY) there and 0 elsewhere. R = Sᵀ(k − KSV) − V is that of this V,
-    however well Y = SV has been solved for.
+    however well Y = SV has been solved for; where rounding made it worse than 0, as is seen by a form below that of
+    V = 0, V is 0. Iterations from there would end with the rounding of its huge residual.
     """
     posterior, C, points = task.posterior, task.classes, group.to(task.X.device)
     problem, expansion = posterior.problem, posterior.mode.expansion
@@ -160,6 +161,10 @@ def _trial(task: Task, P: Invertible, near: Neighbourhoods | None, group: Tensor
     V.reshape(-1, C, g * C)[rows] = own
     by_row[rows] -= own
     form = forms(task.right_on(rows, k[rows]), own.reshape(-1, g * C), by_row[rows].reshape(-1, g * C), C)
+    helps = (form.diagonal(dim1=1, dim2=2) >= 0).all(1)
+    if not bool(helps.all()):
+        columns, form = helps.repeat_interleave(C), torch.where(helps[:, None, None], form, 0.0)
+        V, R = torch.where(columns, V, 0.0), torch.where(columns, R, task.right(k))
     return _Trial(points, V, R, form, _energies(P, R, C))
 
 

@@ -30,6 +30,9 @@ NEGLIGIBLE_GAIN = 1e-26
 """Gain of a step, in units of Ψ, after which there is nothing left but rounding, whatever the residual: where a drift
 explains all of y the gradient is 0, and no residual is small beside it."""
 
+SMALL_GAIN = 1e-12
+"""The same where the residual does not fall any more: steps move f by a millionth of its standard deviation."""
+
 LENIENT = 1000.0
 """Factor by which rounding may exceed its estimate."""
 
@@ -50,6 +53,7 @@ class Mode:
     residual : ‖∇log p(f) − a‖ / ‖∇log p(f)‖, recomputed with f = K a + Hβ in float64
     status : CONVERGED if the residual is within the tolerance
     inner : the status of the linear solves: a failed one is harmless if Newton's method converged all the same
+    gain : twice the gain in Ψ that was predicted for the last step: the squared error of f in standard deviations
     """
 
     a: Tensor  # (N, 1)
@@ -61,6 +65,15 @@ class Mode:
     steps: int
     status: Status
     inner: Status
+    gain: float = math.inf
+
+    @property
+    def is_near(self) -> bool:
+        """Whether steps moved f by no more than a millionth of its standard deviation when rounding ended them.
+
+        The residual may still be large beside ∇log p, as where a drift explains all of y and that is 0.
+        """
+        return self.status is Status.PRECISION_EXHAUSTED and self.gain <= SMALL_GAIN
 
     @property
     def quadratic(self) -> float:
@@ -99,16 +112,17 @@ def find_mode(
 
     is solved to a tolerance relative to r that shrinks with it (Eisenstat & Walker, 1996), so that neither Newton nor
     CG is the weak link. f moves along a line, where Ψ costs O(n): steps are halved until it rises. Where W < 0 the
-    direction uses 0 far from the mode, and the whole W near it if K⁻¹ + W is positive definite.
+    direction uses 0 far from the mode, and the whole W near it if K⁻¹ + W is positive definite. Where log p is nearly
+    straight, as in tails far from y, steps are so long that no halving helps: `Expansion.cautious` makes shorter ones.
     """
     here = _Iterate(_State.at(problem, gp, *_first(problem, gp)), systems, Spent())
-    if start is not None:
+    if start is not None and math.isfinite(problem.expansion(gp, start).norm()):
         nearby = _from_nearby(problem, gp, here, start)
         here = nearby if nearby.state.psi > here.state.psi else replace(nearby, state=here.state)
     forcing, best, stalls, steps, status = FIRST_FORCING, math.inf, 0, 0, Status.MAX_ITERATIONS
     for steps in range(max_steps + 1):
         residual = here.state.residual(problem.H)
-        if not math.isfinite(residual):
+        if not (math.isfinite(residual) and math.isfinite(here.state.expansion.norm())):
             status = Status.NOT_FINITE
             break
         if residual <= rtol:
@@ -118,8 +132,8 @@ def find_mode(
                 status = Status.CONVERGED
                 break
         stalls = stalls + 1 if residual > 0.9 * best else 0
-        nothing_left = here.gain <= NEGLIGIBLE_GAIN
-        if nothing_left or (stalls > STALLS and residual <= here.state.rounding(gp, problem)):
+        by_rounding = residual <= here.state.rounding(gp, problem) or here.gain <= SMALL_GAIN
+        if here.gain <= NEGLIGIBLE_GAIN or (stalls > STALLS and by_rounding):
             status = Status.PRECISION_EXHAUSTED
             break
         forcing = min(FIRST_FORCING, max(0.9 * (residual / best) ** 2, 0.3 * rtol / residual)) if steps else forcing
@@ -130,7 +144,7 @@ def find_mode(
                 status = Status.STAGNATED
                 break
     mode = here.state.recomputed(problem, gp).mode(problem.H, steps, status, here.spent.status)
-    return ModeSearch(mode, here.systems, here.spent)
+    return ModeSearch(replace(mode, gain=here.gain), here.systems, here.spent)
 
 
 def _first(problem: Observations, gp: LatentProcess) -> tuple[Tensor, Tensor]:
@@ -197,8 +211,7 @@ class _Iterate:
     systems: NewtonSystems
     spent: Spent
     gain: float = math.inf
-    """Twice the gain in Ψ that was predicted for the step that led here: the squared error of f in standard
-    deviations."""
+    """That which was predicted for the step that led here, as in `Mode`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,7 +260,7 @@ def _from_nearby(problem: Observations, gp: LatentProcess, here: _Iterate, f: Te
 
 
 def _step(problem: Observations, gp: LatentProcess, here: _Iterate, forcing: float, residual: float) -> _Iterate:
-    """Return the next point, or the same one if Ψ does not rise along the step."""
+    """Return the next point, or the same one if Ψ rises along no step."""
     state, spent = here.state, here.spent
     system = here.systems.at(state.expansion)
     r = state.expansion.gradient - state.a
@@ -260,24 +273,38 @@ def _step(problem: Observations, gp: LatentProcess, here: _Iterate, forcing: flo
             if moved is not state:
                 return _Iterate(moved, system.systems, spent, gain)
     step = newton_step(problem, system, state.a, r, forcing)
-    moved, gain = _moved(problem, gp, state, step)
-    return _Iterate(moved, system.systems, spent + step.spent, gain)
+    spent, (moved, gain) = spent + step.spent, _moved(problem, gp, state, step)
+    if moved is state and residual > LARGEST_ROUNDING:
+        system = system.systems.at(state.expansion.cautious())
+        step = newton_step(problem, system, state.a, r, forcing)
+        spent, (moved, gain) = spent + step.spent, _moved(problem, gp, state, step, is_rough=True)
+    return _Iterate(moved, system.systems, spent, gain)
 
 
-def _moved(problem: Observations, gp: LatentProcess, state: _State, step: NewtonStep) -> tuple[_State, float]:
-    """Return the point at the end of a step, halved until Ψ rises, or the same if it never does; and its slope."""
+def _moved(
+    problem: Observations, gp: LatentProcess, state: _State, step: NewtonStep, *, is_rough: bool = False
+) -> tuple[_State, float]:
+    """Return the point at the end of a step, or the same if Ψ rises at none of its lengths; and its slope.
+
+    The step is halved until Ψ rises, and then as long as it rises more: a step that goes too far leads to the other
+    side of the mode, as far away as before. A full one is only halved if it ``is_rough``, not Newton's.
+    """
     delta, dbeta = step.da, step.dbeta
     Kdelta = problem.product(gp.kernel, delta)
     df = Kdelta + problem.H @ dbeta
     crossed, squared = float((state.a * Kdelta).sum()), float((delta * Kdelta).sum())
     slope = float((state.expansion.gradient * df).sum()) - crossed
     slack = 1e-13 * (abs(state.psi) + abs(state.expansion.log_density))
-    length = 1.0
-    for _ in range(HALVINGS):
+    best = state
+    for halvings in range(HALVINGS):
+        length = 0.5**halvings
         a, beta, f = state.a + length * delta, state.beta + length * dbeta, state.f + length * df
         quadratic = state.quadratic + 2 * length * crossed + length**2 * squared
         psi = problem.log_density(gp, f) - 0.5 * quadratic
+        if best is not state and not psi > best.psi:
+            break
         if psi >= state.psi + SUFFICIENT * length * slope - slack:
-            return _State.of(problem, gp, a, beta, f, quadratic), abs(slope)
-        length /= 2
-    return state, abs(slope)
+            best = _State.of(problem, gp, a, beta, f, quadratic)
+            if halvings == 0 and not is_rough:
+                break
+    return best, abs(slope)

@@ -21,6 +21,7 @@ from kernelcg.inference.laplace.mode import Mode, find_mode, newton_step
 from kernelcg.inference.laplace.mode_error import NOWHERE, ModeError, drift_condition, mode_error, solved_for_drift
 from kernelcg.inference.laplace.newton_methods import systems_for
 from kernelcg.inference.laplace.newton_system import NewtonSystem, Spent
+from kernelcg.likelihoods import Likelihood
 from kernelcg.planning.plan import Method, definite_method
 from kernelcg.solvers import Status
 
@@ -194,13 +195,33 @@ class LaplacePosterior:
         return ProductRounding.of(self.problem.matrix(self.gp.kernel))
 
     def _drift_variance(self, X: Tensor) -> Tensor:
-        """Return (t,) what the drift adds to the variances: (h − HᵀRk)ᵀ(HᵀRH)⁻¹(h − HᵀRk)."""
+        """Return (t,) what the drift adds to the variances: uᵀ(h − HᵀRk), u = (HᵀRH)⁻¹(h − HᵀRk)."""
+        if self.problem.H.shape[1] == 0:
+            return X.new_zeros(len(X))
+        left, u = self._drift_left(X)
+        return (left * u).sum(0).clamp_min(0.0)
+
+    def _drift_left(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (b, t) h − HᵀRk, what is left of the drift at X given the data, and u."""
+        problem = self.problem
+        cross = problem.matrix(self.gp.kernel).cross(X, self.RH, precision=torch.float64)
+        left = (problem.drift(X) - cross).T
+        return left, solved_for_drift(problem.H.T @ self.RH, left)
+
+    def _drift_rounding(self, X: Tensor, form: Tensor) -> Tensor:
+        """Return (t,) how far what the drift adds may be off because h and H are rounded; ``form`` is kᵀRk.
+
+        To first order by 2 |u|ᵀ(|δh| + |δH|ᵀ|w|), w = R(k + Hu) the weights of the data. With the squared length
+        q² = wᵀR⁻¹w = kᵀRk + uᵀ(h + HᵀRk), which R ⪯ W makes no less than Σ w²/W, no |w| is more than q √W.
+        """
         problem = self.problem
         if problem.H.shape[1] == 0:
             return X.new_zeros(len(X))
-        cross = problem.matrix(self.gp.kernel).cross(X, self.RH, precision=torch.float64)
-        h = (problem.drift(X) - cross).T  # (b, t)
-        return (h * solved_for_drift(problem.H.T @ self.RH, h)).sum(0).clamp_min(0.0)
+        left, u = self._drift_left(X)
+        q = (form + (u * (2 * problem.drift(X).T - left)).sum(0)).clamp_min(0.0).sqrt()
+        of_data = self.mode.expansion.trace().sqrt() @ error_of_drift(problem.drift, problem.X)  # (b,)
+        own = error_of_drift(problem.drift, X).T
+        return 2 * (u.abs() * (own + of_data[:, None] * q)).sum(0)
 
     def _drift_error(self) -> float:
         """Return an estimate of the relative error of `_drift_variance`: that of RH times a condition number."""
@@ -255,6 +276,7 @@ class LaplacePosterior:
         covariance = prior[:, None, None] * eye - found.form + (drift - by_apart)[:, None, None]
         covariance.diagonal(dim1=1, dim2=2).clamp_min_(0.0)
         error = found.error + self._drift_error() * drift + self._apart_error() * by_apart.abs()
+        error = error + self._drift_rounding(X, found.form.diagonal(dim1=1, dim2=2).amax(1))
         return covariance, error * (1 if self.error.is_certain else 2), found.status
 
     def _apart_error(self) -> float:
@@ -325,6 +347,7 @@ def condition_laplace(
     problem = problem.with_kernel(gp.kernel)
     systems = systems_for(problem, gp, method, numerics, callback=callback)
     search = find_mode(problem, gp, systems, rtol=rtol, start=start)
+    _require_finite(problem, gp, search.mode)
     spent = search.spent
     for closer in CLOSER:
         mode, system = search.mode, search.systems.at(search.mode.expansion)
@@ -355,3 +378,19 @@ def condition_laplace(
         variance_tolerance=variance_tolerance,
         spent=spent,
     )
+
+
+def _require_finite(problem: Observations, gp: LatentProcess, mode: Mode) -> None:
+    """Raise where log p(y | f) or a derivative that Newton's method needs is not finite, naming the first such row."""
+    if not isinstance(gp.likelihood, Likelihood):
+        return
+    found = gp.likelihood.derivatives(problem.y, mode.f[:, 0], problem.exposure)
+    wrong = ~(found.log_density.isfinite() & found.gradient.isfinite() & found.curvature.isfinite())
+    if bool(wrong.any()):
+        i = int(wrong.nonzero()[0])
+        raise ValueError(
+            f"log p(y | f) of {gp.likelihood!r} or one of its first two derivatives in f is NaN or infinite at row "
+            f"{i}, where y is {float(problem.y[i]):g} and f {float(mode.f[i]):g}: give the kernel a smaller variance "
+            "or, for a likelihood of your own, write log_density so that autograd keeps its derivatives finite "
+            "(logsigmoid does, logaddexp does not), or write the method derivatives"
+        )
