@@ -76,15 +76,16 @@ def bracketed(
     by_solution = by_solution + torch.minimum(rounding, length * posterior.weights.floor) + length * drift.right
     bound = torch.minimum(by_solution, explained[:, None] * at.error)
     bound = bound + drift_high[:, None] * drift.coefficients + at.evaluation
-    left = (at.prior - least).clamp_min(0.0)
+    left = (at.prior - least - 0.5 * V.error.square()).clamp_min(0.0)
     low = (at.prior - least - V.error.square() - rounded).clamp_min(0.0) + drift_low.square()
     high = (at.prior - least + rounded).clamp_min(0.0) + drift_high.square()
-    variance, half = left + drift_middle.square(), 0.5 * (high - low)
-    if bool(within(posterior.variance_tolerance, variance, half, noise).all()):
+    variance = left + drift_middle.square()
+    error = torch.maximum(high - variance, variance - low)
+    if bool(within(posterior.variance_tolerance, variance, error, noise).all()):
         status = Status.CONVERGED
     elif status is Status.CONVERGED:
         status = Status.PRECISION_EXHAUSTED
-    return Prediction(at.mean, bound, variance, half, low, high, status)
+    return Prediction(at.mean, bound, variance, error, low, high, status)
 
 
 def within(tolerance: float, variance: Tensor, error: Tensor, noise: Tensor) -> Tensor:
