@@ -112,7 +112,7 @@ def test_priors_add_their_curvature():
     expected[1], expected[:, 1] = 0.0, 0.0
     torch.testing.assert_close(found, expected)
 
-    gp = GaussianProcess(RBF(torch.tensor([1.0]).double(), 1.0), 1e-7)
+    gp = GaussianProcess(RBF(torch.tensor([1.0]).double(), 1.0), 5e-8)
     priors = default_priors(gp, problem)
     estimate = direct_estimate(problem, gp)
     found = Search(Objective(problem), gp, -free, free, 0.0, priors=priors).information(gp, estimate)

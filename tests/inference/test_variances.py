@@ -24,7 +24,7 @@ from kernelcg.operators import KernelPlusDiagonal
 from kernelcg.planning import Pricing
 from kernelcg.planning.ranks import Sizes
 from kernelcg.randomness import seeded
-from kernelcg.solvers import Status
+from kernelcg.solvers import Status, Stopping
 
 
 def model(truth, **options):
@@ -193,6 +193,25 @@ def test_variances_are_off_by_no_more_than_they_say(name, preconditioner):
     posterior, truth = posterior_of(kernel, noise, preconditioner=preconditioner)
     check_estimates(posterior, truth, scattered(200, 2, seed=5))
     check_estimates(posterior, truth, np.concatenate([truth.X[:3], scattered(4, 2, seed=6), truth.X[:2] + 40.0]))
+
+
+@pytest.mark.parametrize(("kernel", "seed"), [(RBF(7.0), 0), (Hyperbola(5.0), 2), (RBF([7.0, 700.0]), 1)])
+def test_variances_by_products_in_float32_are_off_by_no_more_than_they_say(kernel, seed):
+    """Little noise, and points between tight groups of rows: the residuals of iterations drift from the true ones."""
+    rng = np.random.default_rng(seed)
+    X = 10 * rng.standard_normal((8, 2))[rng.integers(8, size=400)] + 0.005 * rng.standard_normal((400, 2))
+    truth = Truth(kernel, X, np.sin(X.sum(1, keepdims=True)), 1e-5, 0.0, "zero")
+    problem, gp = model(truth, precision=torch.float32)
+    posterior = condition(problem, gp, stopping=Stopping(rtol=1e-3), generator=seeded(0))
+    X_new = X[:12] + 3 * rng.standard_normal((12, 2))
+    variance = np.diag(truth.posterior_covariance(X_new))
+    assert posterior.A.precision is torch.float32
+    for bound in (False, True):
+        found = posterior.predict(torch.from_numpy(X_new), variance=True, bound=bound, latent=True)
+        error = np.abs(found.variance.numpy() - variance)
+        assert found.status is Status.CONVERGED
+        assert np.all(error <= found.variance_error.numpy() + 1e-7 * variance)
+        assert np.all(error <= 1e-2 * variance)
 
 
 @pytest.mark.parametrize("mean", ["zero", "linear"])

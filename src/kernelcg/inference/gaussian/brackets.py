@@ -76,15 +76,18 @@ def bracketed(
     by_solution = by_solution + torch.minimum(rounding, length * posterior.weights.floor) + length * drift.right
     bound = torch.minimum(by_solution, explained[:, None] * at.error)
     bound = bound + drift_high[:, None] * drift.coefficients + at.evaluation
-    left = (at.prior - least).clamp_min(0.0)
     low = (at.prior - least - V.error.square() - rounded).clamp_min(0.0) + drift_low.square()
     high = (at.prior - least + rounded).clamp_min(0.0) + drift_high.square()
-    variance, half = left + drift_middle.square(), 0.5 * (high - low)
-    if bool(within(posterior.variance_tolerance, variance, half, noise).all()):
+    middle = 0.5 * (low + high)
+    known = within(posterior.variance_tolerance, middle, 0.5 * (high - low), noise)
+    likely = (at.prior - least - 0.5 * V.error.square()).clamp_min(0.0) + drift_middle.square()
+    variance = torch.where(known, middle, likely)
+    error = torch.maximum(high - variance, variance - low)
+    if bool(known.all()):
         status = Status.CONVERGED
     elif status is Status.CONVERGED:
         status = Status.PRECISION_EXHAUSTED
-    return Prediction(at.mean, bound, variance, half, low, high, status)
+    return Prediction(at.mean, bound, variance, error, low, high, status)
 
 
 def within(tolerance: float, variance: Tensor, error: Tensor, noise: Tensor) -> Tensor:

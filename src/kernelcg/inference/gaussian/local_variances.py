@@ -28,7 +28,7 @@ PILOT_GROUPS, PILOT_COLUMNS = 2, 16
 """Number of groups in the pilot, and number of their points, those with the widest gaps, whose gaps are computed."""
 
 OF_PRODUCTS = 8
-"""Error of an energy after iterations, relative to k(x, x), in units of the rounding of their products."""
+"""Error of an entry of K in products, relative to k(x, x), in units of their rounding: those of a row are alike."""
 
 STEPS = 2
 """Iterations that a trial which is too wide needs, roughly: what the choice of the neighbours goes by."""
@@ -81,8 +81,8 @@ def _estimate(task: Task, points: Tensor, least: Tensor, energies: Tensor, gap: 
     """Return what the data explain at some points from the lower bounds and the rᵀP⁻¹r of their trials V."""
     rounding, G, prior = task.posterior.rounding, task.posterior.drift_weights, task.prior[points]
     sizes = rounding.root.square() + rounding.diagonal
-    rounded = rounding.gamma * (prior + (sizes[:, None] * V.square()).sum(0))
-    rounded = rounded + OF_PRODUCTS * torch.finfo(task.posterior.A.precision).eps * prior
+    relative = rounding.gamma + OF_PRODUCTS * torch.finfo(task.posterior.A.precision).eps
+    rounded = relative * (prior + (sizes[:, None] * V.square()).sum(0))
     return Explained(
         points,
         torch.minimum(least + gap.middle * energies, prior),
@@ -143,8 +143,12 @@ def _iterated(task: Task, gap: Gap, points: Tensor, V: Tensor, R: Tensor, least:
     P = posterior.constant_preconditioner()
     found = energy_descent(posterior.A, P, V, R, wants_more, max_steps=MOST_STEPS, callback=task.callback)
     K, done = task.kernel(points), found.done.to(points.device)
-    lower = least + found.gains
-    part = _estimate(task, points[done], lower[done], found.energies[done], gap, K[:, done], found.V[:, done])
+    lower, energies = least + found.gains, found.energies
+    if posterior.A.precision is not torch.float64:  # the residuals of the iterations have drifted from the true ones
+        R = K - posterior.A.with_precision(torch.float64) @ found.V
+        lower, energies = (K * found.V + found.V * R).sum(0), (R * P.solve(R)).sum(0)
+        done = done & ~_too_wide(task, points, lower, energies, gap)
+    part = _estimate(task, points[done], lower[done], energies[done], gap, K[:, done], found.V[:, done])
     if bool(done.all()):
         return part
     return Explained.joined([part, _solved(task, points[~done], K[:, ~done], found.V[:, ~done])])

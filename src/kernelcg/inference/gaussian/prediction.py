@@ -19,7 +19,7 @@ class Prediction:
     mean : (t, c)
     mean_bound : (t, c) upper bound of its numerical error, or None
     variance : (t,) of the latent value, never negative, or None
-    variance_error : (t,) estimated numerical error of the variance, or half of the width of its bracket
+    variance_error : (t,) estimated numerical error of the variance, or its distance from the farther end of its bracket
     variance_lower, variance_upper : (t,) a bracket of the exact variance, or None
     status : whether the variance reached its tolerance, and if not, why
     """

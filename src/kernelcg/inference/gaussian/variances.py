@@ -59,10 +59,10 @@ def estimated(
 
 
 def _closer(posterior: "Posterior", X: Tensor, variance: Tensor, error: Tensor, latent: bool) -> tuple[Tensor, Tensor]:
-    """Return the variances with half of the widths of their rigorous brackets, where these are less than the errors."""
-    found, half = posterior.predict(X, variance=True, bound=True, latent=latent).known_variance()
-    better = half < error
-    return torch.where(better, found, variance), torch.where(better, half, error)
+    """Return the variances from their rigorous brackets with the errors these leave, where that is less."""
+    found, left = posterior.predict(X, variance=True, bound=True, latent=latent).known_variance()
+    better = left < error
+    return torch.where(better, found, variance), torch.where(better, left, error)
 
 
 def explained_by_factor(task: Task, factor: CholeskyFactor) -> Explained:
