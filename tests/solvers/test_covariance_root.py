@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernelcg.solvers.covariance_root import covariance_root, symmetric_roots
+from kernelcg.solvers.covariance_root import covariance_root
 
 
 def test_a_huge_variance_leaves_the_others_alone():
@@ -28,15 +28,3 @@ def test_zero_stays_zero_and_infinity_is_refused():
     assert torch.equal(L @ L.T, C)
     with pytest.raises(ValueError, match="not finite"):
         covariance_root(torch.full((1, 1), torch.inf, dtype=torch.float64))
-
-
-def test_symmetric_roots_are_smooth_where_eigenvectors_are_not():
-    generator = np.random.default_rng(0)
-    Q = np.linalg.qr(generator.normal(size=(5, 3, 3)))[0]
-    C = torch.tensor(np.einsum("tij,j,tkj->tik", Q, [2.0, 2.0, 1e-20], Q))
-    R = symmetric_roots(C)
-    np.testing.assert_allclose(R @ R, C, atol=1e-14)
-    np.testing.assert_allclose(R, R.mT, atol=1e-14)
-    near = symmetric_roots(C + 1e-13 * torch.tensor(generator.normal(size=(5, 1, 1))))
-    np.testing.assert_allclose(near, R, atol=1e-6)
-    assert float((symmetric_roots(-C) ** 2).sum()) < 1e-15

@@ -29,7 +29,6 @@ from kernelcg.parameters import Parametric
 from kernelcg.planning import Plan
 from kernelcg.randomness import child
 from kernelcg.solvers import Status, Stopping
-from kernelcg.solvers.covariance_root import symmetric_roots
 
 START_NOISE = 0.1
 KERNELS = ("iso", "ARD")
@@ -216,7 +215,8 @@ class ClassificationTask(Task):
             return _of_two(*posterior.predict(X), posterior.likelihood, y)
         found, likelihood = posterior.predict(X, covariance=True), posterior.gp.likelihood
         if isinstance(likelihood, Softmax):
-            root = symmetric_roots(found.covariance)
+            values, vectors = torch.linalg.eigh(found.covariance)
+            root = vectors * values.clamp_min(0).sqrt()[:, None, :]
             generator = torch.Generator().manual_seed(0)
             probabilities, _ = likelihood.predictive_probabilities(found.mean, root, generator)
             probabilities, y = probabilities.cpu(), y.cpu()

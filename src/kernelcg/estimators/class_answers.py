@@ -20,7 +20,6 @@ from kernelcg.inference.laplace.calibration import LINK_VARIANCE, probability_er
 from kernelcg.inference.laplace.posterior import LaplacePosterior, LatentPrediction
 from kernelcg.likelihoods import Softmax
 from kernelcg.randomness import child, seeded
-from kernelcg.solvers.covariance_root import symmetric_roots
 
 PROBABILITY = "(as a probability)"
 
@@ -250,7 +249,8 @@ class ClassAnswers(ClassifierMixin, LaplaceEstimator):  # type: ignore[misc]  # 
         found = self._averaged_over(points, callback)
         if self.calibration_.covariance == 0:
             return self.likelihood_.probabilities(found.mean)
-        root = symmetric_roots(found.known_covariance())
+        values, vectors = torch.linalg.eigh(found.known_covariance())
+        root = vectors * values.clamp_min(0).sqrt()[:, None, :]
         generator = child(seeded(self.posterior_.numerics.seed), "probabilities")
         probabilities, _ = self.likelihood_.predictive_probabilities(found.mean, root, generator)
         return probabilities / probabilities.sum(1, keepdim=True)

@@ -96,10 +96,10 @@ it."""
 
 # bytes
 
-MATRICES, MATRICES_IN_PLACE, LAPLACE_MATRICES, CLASS_MATRICES = 4.6, 1.8, 5.0, 10.0
+MATRICES, MATRICES_IN_PLACE, LAPLACE_MATRICES, CLASS_MATRICES = 4.6, 1.8, 5.0, 6.0
 """Matrices of n² numbers that an exact evaluation holds at once, those that the allocator has not yet returned to the
 system among them: of few rows A, its factor and its inverse; of more, one in whose place the others are made, and what
-the gradient takes; those of Laplace's approximation; and those of classes beside one for each class."""
+the gradient takes; those of Laplace's approximation; and those of classes beside two for each class."""
 
 COLUMN_BLOCKS = 6
 """Blocks of n numbers for each random column of an exact evaluation: signs, solutions, both sides of the gradient."""
@@ -407,7 +407,7 @@ class Expectations:
         """Return how many n × n matrices an exact evaluation, or a factor alone, holds at its largest."""
         own = OWN_KERNEL_MATRICES if self._has_own_formula() else 0.0
         if self.work.values > 1:
-            return self.work.values + CLASS_MATRICES + own
+            return 2 * self.work.values + CLASS_MATRICES + own
         if self.work.family is Family.LAPLACE:
             return LAPLACE_MATRICES + own
         return own + (MATRICES if self.work.exact_only or rows <= IN_PLACE_ROWS else MATRICES_IN_PLACE)

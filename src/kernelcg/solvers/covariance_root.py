@@ -26,12 +26,3 @@ def covariance_root(C: Tensor) -> Tensor:
         L = vectors * values.clamp_min(0).sqrt()
         L = L / L.norm(dim=1, keepdim=True).clamp_min(torch.finfo(L.dtype).tiny)
     return size[:, None] * L
-
-
-def symmetric_roots(covariances: Tensor) -> Tensor:
-    """Return R with RR = C, (t, m, m), for symmetric C whose negative eigenvalues, which are rounding, count as 0.
-
-    R is a smooth function of C, whereas eigenvectors may change their sign, or turn where eigenvalues are equal.
-    """
-    values, vectors = torch.linalg.eigh(covariances)
-    return (vectors * values.clamp_min(0).sqrt()[..., None, :]) @ vectors.mT

@@ -12,7 +12,6 @@ from kernelcg.events import Listener
 from kernelcg.inference.laplace.posterior import LaplacePosterior, LatentPrediction
 from kernelcg.likelihoods import BernoulliLogit, Softmax
 from kernelcg.randomness import choose
-from kernelcg.solvers.covariance_root import symmetric_roots
 
 ROWS, ROWS_OF_CLASSES = 1024, 512
 """Rows that are left out: of two classes, and of more, where each takes as many solves as there are classes.
@@ -194,7 +193,8 @@ def _averages(posterior: LaplacePosterior, mean: Tensor, covariance: Tensor) -> 
     """Return a function of a and b with the logarithms (m, C) of the probabilities of all classes."""
     likelihood = posterior.gp.likelihood
     if isinstance(likelihood, Softmax | BernoulliLogit):
-        root = symmetric_roots(covariance)
+        values, vectors = torch.linalg.eigh(covariance)
+        root = vectors * values.clamp_min(0).sqrt()[:, None, :]
         if isinstance(likelihood, BernoulliLogit):  # the softmax of 0 and f
             mean, root = (torch.cat([torch.zeros_like(part), part], 1) for part in (mean, root))
         return lambda a, b: Softmax().log_averages(a * mean, b**0.5 * root)

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
-from kernelcg.dense import multiply, scaled_gram, solve_from_the_left
+from kernelcg.dense import scaled_gram, solve_from_the_left
 from kernelcg.solvers import CholeskyFactor
+from kernelcg.solvers.blocked_cholesky import invert_in_place
 from kernelcg.threads import shared
 
 
@@ -29,36 +30,32 @@ class SoftmaxFactor:
         """Take K (n, n) and the probabilities (n, C); neither is changed."""
         self.root = pi.T.sqrt().contiguous()  # (C, n)
         C, n = self.root.shape
-        self.inverses = K.new_empty(C, n, n)  # G_c⁻¹
-        logs = K.new_empty(C)
+        factors: dict[int, CholeskyFactor] = {}  # of G_c
+        terms = K.new_empty(C, n, n)  # of M
 
-        def invert(part: slice) -> None:
+        def factorise(part: slice) -> None:
             for c in range(part.start, part.stop):
                 G = self.root[c][:, None] * K * self.root[c]
                 G.diagonal().add_(1.0)
-                factor = CholeskyFactor(G)
-                logs[c] = factor.log_determinant()
-                self.inverses[c] = factor.inverse()
+                factors[c] = factor = CholeskyFactor(G)
+                torch.mul(self.root[c][:, None], _inverse(factor) * self.root[c], out=terms[c])
 
-        shared(invert, C, C if K.is_cuda else 1)
-        M = torch.zeros_like(K)
-        for root, inverse in zip(self.root, self.inverses, strict=True):
-            M += root[:, None] * inverse * root
-        self.M = CholeskyFactor(M)
-        self._log_determinant = logs.sum() + self.M.log_determinant()
+        shared(factorise, C, C if K.is_cuda else 1)
+        self.blocks = [factors[c] for c in range(C)]
+        self.M = CholeskyFactor(terms.sum(0))
 
     def solve(self, B: Tensor) -> Tensor:
         """Return A⁻¹B, B (nC, k)."""
         C, n = self.root.shape
         B, root = B.reshape(n, C, -1), self.root.T[:, :, None]
         along = (root * B).sum(1, keepdim=True)
-        within = self._blocks(B)
+        within = self._within(B)
         across = self.M.solve((root * within).sum(1).contiguous())
-        return (root * along + within - self._blocks(root * across[:, None])).reshape(n * C, -1)
+        return (root * along + within - self._within(root * across[:, None])).reshape(n * C, -1)
 
     def log_determinant(self) -> Tensor:
         """Return log|A|."""
-        return self._log_determinant
+        return torch.stack([each.log_determinant() for each in (*self.blocks, self.M)]).sum()
 
     def traced(self) -> tuple[Tensor, Tensor]:
         r"""Return the diagonal blocks (n, C, C) of A⁻¹, and the sum (n, n) over the classes of the blocks of S A⁻¹Sᵀ.
@@ -66,22 +63,29 @@ class SoftmaxFactor:
         That is M − Σ_c (√π_c Z_cᵀ)(Z_c √π_c) with :math:`Z_c = L^{-1} \sqrt{\pi_c}\, G_c^{-1}` and M = L Lᵀ. Costs C n³
         multiply-adds, and C n² further numbers meanwhile.
         """
-        Z, total = torch.empty_like(self.inverses), self.M.dense()
-        for root, inverse, own in zip(self.root, self.inverses, Z, strict=True):
-            torch.mul(root[:, None], inverse, out=own)
-            solve_from_the_left(self.M.L, own)
-            total -= root[:, None] * scaled_gram(own, torch.ones_like(root)) * root
+        C, n = self.root.shape
+        Z, total = self.root.new_empty(C, n, n), self.M.dense()
         blocks = self.root.T[:, :, None] * self.root.T[:, None, :]
-        for c in range(len(Z)):
-            blocks[:, c, c] += self.inverses[c].diagonal()
-            for d in range(c + 1):
-                both = (Z[c] * Z[d]).sum(0)
-                blocks[:, c, d] -= both
-                if d < c:
-                    blocks[:, d, c] -= both
+        for c, (root, factor) in enumerate(zip(self.root, self.blocks, strict=True)):
+            inverse = _inverse(factor)
+            blocks[:, c, c] += inverse.diagonal()
+            torch.mul(root[:, None], inverse, out=Z[c])
+            solve_from_the_left(self.M.L, Z[c])
+            total -= root[:, None] * scaled_gram(Z[c], torch.ones_like(root)) * root
+        for c in range(C):
+            for d in range(C):
+                blocks[:, c, d] -= (Z[c] * Z[d]).sum(0)
         return blocks, total
 
-    def _blocks(self, B: Tensor) -> Tensor:
+    def _within(self, B: Tensor) -> Tensor:
         """Return G⁻¹B, B (n, C, k)."""
-        each = [multiply(inverse, B[:, c].contiguous()) for c, inverse in enumerate(self.inverses)]
-        return torch.stack(each, 1)
+        return torch.stack([factor.solve(B[:, c].contiguous()) for c, factor in enumerate(self.blocks)], 1)
+
+
+def _inverse(factor: CholeskyFactor) -> Tensor:
+    """Return the inverse of the matrix that has this factor; the factor is kept."""
+    if not factor.in_place:
+        return factor.inverse()
+    inverse = factor.L.clone()
+    invert_in_place(inverse)
+    return inverse
