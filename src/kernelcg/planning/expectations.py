@@ -3,7 +3,6 @@
 The constants were set by `benchmarks/plan_against_reality.py`, on two quiet cores.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -12,6 +11,7 @@ import torch
 from kernelcg.backends import dask
 from kernelcg.kernels.long_double import AFFORDABLE_OPERATIONS, operations_of_product
 from kernelcg.planning.costs import Costs, stored_product
+from kernelcg.planning.counts import FEW_FEATURES, evaluations, iterations, relative_noise
 from kernelcg.planning.plan import Family, Method, Precision, Storage
 from kernelcg.planning.profile import Profile
 from kernelcg.planning.ranks import Sizes
@@ -19,33 +19,7 @@ from kernelcg.planning.workers import sharing
 from kernelcg.planning.workload import Options, Resources, Workload
 from kernelcg.solvers.direct import IN_PLACE_ROWS
 
-# evaluations of the criterion
-
-PART_EVALUATIONS, EXACT_EVALUATIONS, ESTIMATED_EVALUATIONS = (9.0, 0.25), (8.0, 0.45), (4.0, 0.4)
-PROBED_EVALUATIONS = ESTIMATED_EVALUATIONS
-"""Evaluations of a stage, beside so many for each hyperparameter: on a part of the rows, exact ones on all rows, and
-estimated ones on all rows, which the noise of the estimate ends earlier; so it ends exact ones with traces from random
-columns."""
-
-FIRST_EVALUATIONS = 2.0
-"""Further ones in the first stage, which knows no curvature yet."""
-
-MIDDLING_NOISE, LEAST_PATH, LONGEST_PATH, LONGEST_ESTIMATED_PATH = 0.005, 0.5, 1.6, 2.4
-"""Noise relative to the signal at which these are the numbers of evaluations. With other noise the search takes
-(this / noise)^¼ times as many, within limits: the less noise, the further from the start it ends, and the more
-estimated gradients mislead it."""
-
 # iterations of a solve
-
-USUAL_NOISE, NOISE_OF_MANY_FEATURES, MANY_FEATURES = 0.05, 0.005, 15
-"""Noise relative to the signal that is assumed as long as nothing is known of it: with many features a process can come
-near to interpolating a part of the rows."""
-
-ITERATIONS_AT_NOISE_1, MOST_ITERATIONS = 3.5, 80.0
-"""Iterations of a preconditioned solve are this over √noise, up to a limit where a stronger preconditioner is made."""
-
-FEW_FEATURES, EASE = 3, 0.5
-"""With so few features neighbours make a good preconditioner, and a solve takes this part of the iterations."""
 
 CONDITIONING = 2.0
 """A solve that conditions the process takes so many times the iterations of one in learning: it is more accurate."""
@@ -157,37 +131,11 @@ class Expectations:
     """Whether seconds are those with the workers of a cluster, if there is one. Choices never go by them, so that any
     number of workers gives the same numbers."""
 
-    # evaluations and iterations
-
-    def evaluations(self, method: Method, *, first: bool, last: bool, columns: int = 0) -> float:
-        """Return how many evaluations of the criterion a stage is expected to take.
-
-        Exact ones take the traces of their gradient from so many random ``columns``, or from A⁻¹ if there are none.
-        """
-        (some, each), longest = PART_EVALUATIONS, LONGEST_PATH
-        if last and method is Method.DIRECT:
-            some, each = PROBED_EVALUATIONS if columns else EXACT_EVALUATIONS
-        elif last:
-            (some, each), longest = ESTIMATED_EVALUATIONS, LONGEST_ESTIMATED_PATH
-        path = min(max((MIDDLING_NOISE / max(self._noise(), 1e-12)) ** 0.25, LEAST_PATH), longest)
-        return (some + each * self.work.parameters) * path + (FIRST_EVALUATIONS if first else 0.0)
-
-    def iterations(self) -> float:
-        """Return how many iterations a preconditioned solve in learning takes: the less noise, the more."""
-        ease = EASE if self.work.features <= FEW_FEATURES else 1.0
-        return ease * min(ITERATIONS_AT_NOISE_1 / math.sqrt(max(self._noise(), 1e-12)), MOST_ITERATIONS)
-
-    def _noise(self) -> float:
-        """Return the noise relative to the signal, as it is known or usual."""
-        if self.work.noise is not None:
-            return self.work.noise
-        return NOISE_OF_MANY_FEATURES if self.work.features >= MANY_FEATURES else USUAL_NOISE
-
     # seconds
 
     def learning(self, rows: int, method: Method, columns: int = 0) -> float:
         """Return the seconds of learning on so many rows, the last ones."""
-        count = self.evaluations(method, first=False, last=True, columns=columns)
+        count = evaluations(self.work, method, first=False, last=True, columns=columns)
         return count * self.evaluation(rows, method, columns)
 
     def evaluation(self, rows: int, method: Method, columns: int = 0) -> float:
@@ -219,7 +167,7 @@ class Expectations:
         """Return the seconds of a step of Newton's method; of classes each has a preconditioner of its own."""
         C, m = self.work.values, self._sizes.class_rank(rows, self.work.values)
         made = 0.0 if C == 1 else rows * (C * m) ** 2 / 2 + (C * m) ** 3 / 6
-        return self.iterations() * self._iteration(rows, C) + made / self.resources.pricing.profile.multiply
+        return iterations(self.work) * self._iteration(rows, C) + made / self.resources.pricing.profile.multiply
 
     def _information(self, rows: int) -> float:
         """Return the seconds of the average information of an exact evaluation."""
@@ -237,35 +185,39 @@ class Expectations:
         if method is Method.DIRECT:
             checked = LONG_DOUBLE_OPERATION * self._long_double_operations(rows)
             return steps * self._factors(rows) + self._entries(rows) + 2 * EVALUATION_OVERHEAD + checked
-        iterations = CONDITIONING * self.iterations()
-        if self._factorises(rows, self.work.columns * self.work.values, steps * iterations):
+        needed = CONDITIONING * iterations(self.work)
+        if self._factorises(rows, self.work.columns * self.work.values, steps * needed):
             return (1 + IN_VAIN) * steps * self._direct_solve(rows) + ESTIMATION_OVERHEAD
-        certificate = 0.5 * iterations * self._iteration(rows, max(self.options.probes, 2))
-        solve = steps * iterations * self._iteration(rows, self.work.columns * self.work.values)
+        certificate = 0.5 * needed * self._iteration(rows, max(self.options.probes, 2))
+        solve = steps * needed * self._iteration(rows, self.work.columns * self.work.values)
         bound = self._low_rank(rows, self._sizes.rank_of_bound(rows, self.resources.budget))
         return self._building(rows) + solve + certificate + bound
 
     def _solve(self, rows: int) -> float:
         """Return the seconds of the block solve of an evaluation."""
-        if self._factorises(rows, self._block(), self.iterations()):
+        if self._factorises(rows, self._block(), iterations(self.work)):
             return (1 + IN_VAIN) * self._direct_solve(rows) + TRIAL * self._iteration(rows, self._block())
         price, d = self.resources.pricing.price, self.work.features
         entries = self._shared(rows, lambda rates: rows**2 * price.entry(rates, d))
         stored = entries if self.storage(rows) is Storage.STORED else 0.0
-        return self.iterations() * self._iteration(rows, self._block()) + REBUILDS * self._building(rows) + stored
+        return iterations(self.work) * self._iteration(rows, self._block()) + REBUILDS * self._building(rows) + stored
 
-    def _factorises(self, rows: int, k: int, iterations: float) -> bool:
-        """Whether the automatic choice solves for k columns by a factorisation, which it does where that is cheaper."""
+    def _factorises(self, rows: int, k: int, steps: float) -> bool:
+        """Whether the automatic choice solves for k columns by a factorisation, where steps cost more."""
         if self.work.values > 1 or 2 * SOLVE_MATRICES * 8 * rows**2 > self.resources.budget:
             return False
         pricing, stored = self.resources.pricing, self.storage(rows) is Storage.STORED
         costs = pricing.costs(rows, self.work.features, k, self._dtype(), stored=stored)
         rank = min(TRIED_RANK, rows)
-        return costs.direct() < SEARCHING * (costs.low_rank(rank) + iterations * costs.iteration(rank, 0))
+        return costs.direct() < SEARCHING * (costs.low_rank(rank) + steps * costs.iteration(rank, 0))
 
     def _long_double_operations(self, rows: int) -> float:
         """Return how many operations check the weights in long double; 0 where there is noise enough without."""
-        if self.work.family is Family.LAPLACE or rows < LONG_DOUBLE_RATIO * self._noise() or self._has_own_formula():
+        if (
+            self.work.family is Family.LAPLACE
+            or rows < LONG_DOUBLE_RATIO * relative_noise(self.work)
+            or self._has_own_formula()
+        ):
             return 0.0
         needed = operations_of_product(rows, rows, self.work.features, self.work.columns)
         return needed if needed <= AFFORDABLE_OPERATIONS else 0.0
@@ -350,7 +302,7 @@ class Expectations:
         k, profile, price = self._block(), self.resources.pricing.profile, self.resources.pricing.price
         k = 1 if self.work.family is Family.LAPLACE else k  # most products of Newton's method have one column
         computed = price.product(profile, rows, self.work.features, k, self._dtype())
-        made = self._entries(rows) / self.iterations()
+        made = self._entries(rows) / iterations(self.work)
         return Storage.STORED if stored_product(profile, rows, k) + made < computed else Storage.RECOMPUTED
 
     def _is_here(self, rows: int) -> bool:
@@ -369,9 +321,9 @@ class Expectations:
         held += min(ITERATING_BYTES, ITERATING_BYTES_OF_A_ROW * rows)
         held += BLOCKS * 8 * N * (self.work.columns + self.options.probes)
         k = self._block() if learning else self.work.columns
-        iterations = self.iterations() if learning else CONDITIONING * self.iterations()
+        steps = iterations(self.work) * (1.0 if learning else CONDITIONING)
         by_factor = (SOLVE_MATRICES + systems - 1) * 8 * N**2 + self._bound_bytes(rows, self._sizes.bound_rank)
-        if held + by_factor <= self.resources.budget and self._factorises(rows, k, iterations):
+        if held + by_factor <= self.resources.budget and self._factorises(rows, k, steps):
             return int(held + by_factor)
         held += 8 * rows**2 if storage is Storage.STORED and self._is_here(rows) else 0
         return int(held + self._bytes_of_iterating(rows, max(self.resources.budget - held, 0), learning=learning))
@@ -389,7 +341,7 @@ class Expectations:
         """
         systems = self.work.systems
         usual = RANK_OF_FEW_FEATURES if self.work.features <= FEW_FEATURES else USUAL_RANK
-        part = 0.5 if self._noise() >= MUCH_NOISE else 1.0
+        part = 0.5 if relative_noise(self.work) >= MUCH_NOISE else 1.0
         rank = min(int(part * usual * max(1.0, rows / ROWS_OF_USUAL_RANK)), rows)
         numbers = RANK_BLOCKS * rank + NUMBERS_PER_NEIGHBOUR * (part * USUAL_NEIGHBOURS + 1)
         making = min(systems * 8 * rows * numbers, self._sizes.for_preconditioner * left)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from kernelcg.errors import MemoryBudgetExceeded
+from kernelcg.planning.counts import evaluations
 from kernelcg.planning.expectations import BLOCKS, Expectations
 from kernelcg.planning.plan import Family, Method, Plan, Stage, Storage, in_bytes, in_time
 from kernelcg.planning.workload import Options, Resources, Workload
@@ -163,9 +164,9 @@ class _Planner:
         else:
             method, reason = self.chosen(rows, asked, last=last)
         columns = self.random_columns(rows, asked, last=last)
-        evaluations = self.expected.evaluations(method, first=first, last=last, columns=columns)
+        count = evaluations(self.work, method, first=first, last=last, columns=columns)
         each = self.told.evaluation(rows, method, columns)
-        return self._stage(rows, method, asked, reason, evaluations, each, columns)
+        return self._stage(rows, method, asked, reason, count, each, columns)
 
     def conditioning(self) -> Stage:
         """Return how the process is conditioned on all rows."""
@@ -244,7 +245,7 @@ class _Planner:
             return 0
 
         def seconds(method: Method, columns: int = 0) -> float:
-            count = self.expected.evaluations(method, first=False, last=last, columns=columns)
+            count = evaluations(self.work, method, first=False, last=last, columns=columns)
             return count * self.expected.evaluation(rows, method, columns)
 
         exact, affordable = seconds(Method.DIRECT), NEAR_TIE * seconds(Method.ITERATIVE)
