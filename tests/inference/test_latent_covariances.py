@@ -10,13 +10,14 @@ from reference import kernel_matrix
 
 from kernelcg import GPGeneralizedRegressor
 from kernelcg.events import EventKind
+from kernelcg.inference import LatentProcess, Observations
 from kernelcg.inference.laplace.expansion import ClassExpansion
 from kernelcg.inference.laplace.local_covariances import _energies
 from kernelcg.inference.laplace.local_weights import local_weights
 from kernelcg.inference.laplace.posterior import condition_laplace, differences
 from kernelcg.inference.laplace.softmax_system import SoftmaxLowRank
 from kernelcg.kernels import RBF, Constant, Matern, Polynomial
-from kernelcg.likelihoods import Softmax
+from kernelcg.likelihoods import Poisson, Softmax
 
 NEW = np.random.default_rng(5).normal(size=(130, 2))
 
@@ -83,6 +84,26 @@ def test_covariances_are_those_of_the_reference_up_to_their_errors(name, bound):
     seen = exact[:, :, 0] if one.classes == 1 else differences(exact)
     close = found.variance_tolerance * (1 + 1e-6) * seen + 1e-9
     assert bool(((differences if one.classes > 1 else _own)(prediction.covariance) - seen).abs().le(2 * close).all())
+
+
+@pytest.mark.parametrize(("kernel", "seed"), [(RBF(7.0, 1e3), 0), (RBF(3.0, 1e4), 2), (Matern(5.0, 1e4, nu=2.5), 3)])
+def test_variances_by_products_in_float32_are_off_by_no_more_than_they_say(kernel, seed):
+    """Between tight groups of counts: the residuals of iterations drift from the true ones."""
+    rng = np.random.default_rng(seed)
+    X = 10 * rng.standard_normal((8, 2))[rng.integers(8, size=400)] + 0.005 * rng.standard_normal((400, 2))
+    y = rng.poisson(np.exp(3 + np.sin(X.sum(1)))).astype(float)
+    new = X[:24] + 3 * rng.standard_normal((24, 2))
+    problem = Observations(torch.tensor(X), torch.tensor(y), precision=torch.float32)
+    found = condition_laplace(problem, LatentProcess(kernel, Poisson()), rtol=1e-3)
+    assert found.at_hand()[0].A.precision is torch.float32
+    K, k = (kernel_matrix(kernel, one, X) for one in (X, new))
+    root = np.exp(0.5 * found.mode.f[:, 0].numpy())
+    A = np.eye(400) + root[:, None] * K * root
+    exact = float(kernel.variance) - ((k * root) * np.linalg.solve(A, (k * root).T).T).sum(1)
+    prediction = found.predict(torch.tensor(new), covariance=True)
+    off = np.abs(prediction.covariance[:, 0, 0].numpy() - exact)
+    assert np.all(off <= prediction.variance_error.numpy() + 1e-9 * exact)
+    assert np.all(off <= 0.02 * exact)
 
 
 @pytest.mark.parametrize("name", ["probit", "three classes"])

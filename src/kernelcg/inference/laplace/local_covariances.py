@@ -153,8 +153,8 @@ def _trial(task: Task, P: Invertible, near: Neighbourhoods | None, group: Tensor
     left.diagonal(dim1=1, dim2=3).add_(k[rows][:, :, None])
     S = expansion.half_blocks(rows)
     own = S.mT @ left.reshape(j, C, g * C)
-    KSV = matrix.product_of_columns(rows, (S @ own).reshape(j, -1), precision=task.system.A.precision)
-    left = KSV.to(k.dtype).neg_().reshape(problem.size // C, C, g, C)
+    KSV = matrix.product_of_columns(rows, (S @ own).reshape(j, -1), precision=torch.float64)
+    left = KSV.neg_().reshape(problem.size // C, C, g, C)
     left.diagonal(dim1=1, dim2=3).add_(k[:, :, None])
     R = expansion.half_transposed(left.reshape(problem.size, g * C))
     V, by_row = torch.zeros_like(R), R.reshape(-1, C, g * C)
@@ -203,8 +203,10 @@ def _iterated(task: Task, P: Invertible, gap: Gap, trial: _Trial) -> Explained:
         return ~(gap.spread * energies <= 0.9 * allowed[columns])
 
     found = energy_descent(task.system.A, P, trial.V, trial.R, wants_more, max_steps=MOST_STEPS, callback=task.callback)
-    B = task.right(task.kernel(trial.points))
-    closer = _Trial(trial.points, found.V, found.R, forms(B, found.V, found.R, C), _energies(P, found.R, C))
+    B, V, R = task.right(task.kernel(trial.points)), found.V, found.R
+    if task.system.A.precision is not torch.float64:  # the residuals of the iterations have drifted from the true ones
+        R = B - task.system.A.with_precision(torch.float64) @ V
+    closer = _Trial(trial.points, V, R, forms(B, V, R, C), _energies(P, R, C))
     wide = closer.too_wide(task, gap)
     good = closer.some(~wide, C).explained(task, gap)
     if not bool(wide.any()):
