@@ -39,3 +39,17 @@ def test_memory_is_that_of_a_chunk_and_never_more_than_the_budget():
     assert expected(10, direct=False).bytes < 8 * 2000 * 2049
     assert expected(10, direct=False, budget=10**6).bytes < 1.1e6
     assert expected(10, std=False).bytes < 10**5
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_covariances_of_classes_take_the_square_of_their_number(direct):
+    """A column of C numbers a row for each of C classes, beside entries that all classes share."""
+
+    def seconds(classes):
+        return [
+            expected_prediction(pricing(), 4000, 3, 1, 10**9, 100, direct=direct, std=std, classes=classes).seconds
+            for std in (False, True)
+        ]
+
+    (mean, both), (mean_of_twice, both_of_twice) = seconds(4), seconds(8)
+    assert (both_of_twice - mean_of_twice) / (both - mean) == pytest.approx(4, rel=1e-3)

@@ -184,12 +184,13 @@ class Plan:
             self.pricing,
             self.rows,
             self.features,
-            self.columns * self.values,
+            self.columns,
             self.budget,
             points,
             sharing(self.workers, self.rows),
             direct=self.method is Method.DIRECT,
             std=std,
+            classes=self.values,
         )
 
     def stage(self, rows: int) -> Stage:
