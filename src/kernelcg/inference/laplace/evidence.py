@@ -108,8 +108,7 @@ def laplace_estimate(
         mode, known = search.mode, search.systems
         if mode.status is Status.NOT_FINITE:
             return impossible(len(theta), mode.status), None
-        by_rounding = mode.status is Status.PRECISION_EXHAUSTED and mode_rtol is None and mode.residual <= enough
-        if by_rounding or mode.is_near:
+        if mode.status is Status.PRECISION_EXHAUSTED and mode_rtol is None and mode.residual <= enough:
             mode = replace(mode, status=Status.CONVERGED)  # rounding came first, but nobody asked for that much
         if isinstance(known, DirectSystems):
             return direct_laplace(problem, gp, mode, known.traced_at(mode.expansion)), LaplaceTrail(mode.f)

@@ -30,9 +30,6 @@ NEGLIGIBLE_GAIN = 1e-26
 """Gain of a step, in units of Ψ, after which there is nothing left but rounding, whatever the residual: where a drift
 explains all of y the gradient is 0, and no residual is small beside it."""
 
-SMALL_GAIN = 1e-12
-"""The same where the residual does not fall any more: steps move f by a millionth of its standard deviation."""
-
 LENIENT = 1000.0
 """Factor by which rounding may exceed its estimate."""
 
@@ -53,7 +50,6 @@ class Mode:
     residual : ‖∇log p(f) − a‖ / ‖∇log p(f)‖, recomputed with f = K a + Hβ in float64
     status : CONVERGED if the residual is within the tolerance
     inner : the status of the linear solves: a failed one is harmless if Newton's method converged all the same
-    gain : twice the gain in Ψ that was predicted for the last step: the squared error of f in standard deviations
     """
 
     a: Tensor  # (N, 1)
@@ -65,15 +61,6 @@ class Mode:
     steps: int
     status: Status
     inner: Status
-    gain: float = math.inf
-
-    @property
-    def is_near(self) -> bool:
-        """Whether steps moved f by no more than a millionth of its standard deviation when rounding ended them.
-
-        The residual may still be large beside ∇log p, as where a drift explains all of y and that is 0.
-        """
-        return self.status is Status.PRECISION_EXHAUSTED and self.gain <= SMALL_GAIN
 
     @property
     def quadratic(self) -> float:
@@ -132,8 +119,8 @@ def find_mode(
                 status = Status.CONVERGED
                 break
         stalls = stalls + 1 if residual > 0.9 * best else 0
-        by_rounding = residual <= here.state.rounding(gp, problem) or here.gain <= SMALL_GAIN
-        if here.gain <= NEGLIGIBLE_GAIN or (stalls > STALLS and by_rounding):
+        nothing_left = here.gain <= NEGLIGIBLE_GAIN
+        if nothing_left or (stalls > STALLS and residual <= here.state.rounding(gp, problem)):
             status = Status.PRECISION_EXHAUSTED
             break
         forcing = min(FIRST_FORCING, max(0.9 * (residual / best) ** 2, 0.3 * rtol / residual)) if steps else forcing
@@ -144,7 +131,7 @@ def find_mode(
                 status = Status.STAGNATED
                 break
     mode = here.state.recomputed(problem, gp).mode(problem.H, steps, status, here.spent.status)
-    return ModeSearch(replace(mode, gain=here.gain), here.systems, here.spent)
+    return ModeSearch(mode, here.systems, here.spent)
 
 
 def _first(problem: Observations, gp: LatentProcess) -> tuple[Tensor, Tensor]:
@@ -211,7 +198,8 @@ class _Iterate:
     systems: NewtonSystems
     spent: Spent
     gain: float = math.inf
-    """That which was predicted for the step that led here, as in `Mode`."""
+    """Twice the gain in Ψ that was predicted for the step that led here: the squared error of f in standard
+    deviations."""
 
 
 @dataclass(frozen=True, eq=False)
