@@ -65,7 +65,7 @@ class GPRegressor(RegressionAnswers):
     priors : "weak" or None. "weak" supposes something, in the units of the data, of hyperparameters that carry neither
         bounds nor priors of yours, in the default kernel and in your own: lengthscales stay within 1e-5 and 1e6
         spreads of their feature, variances within 1e-8 and 1e4 times that of y, and k(x, x) / noise, where k is
-        stationary, below what float64 resolves, about 4e6 for a thousand rows; below a third of that the prior is flat
+        stationary, below what float64 resolves, about 4e5 for a thousand rows; below a third of that the prior is flat
         and costs nothing. `learning_` says where it was felt and which features have no visible effect. None supposes
         nothing, beyond five orders of magnitude around the start
     method : "direct" (Cholesky), "iterative" (preconditioned CG) or "auto"

@@ -22,12 +22,8 @@ from kernelcg.kernels.mapped import Mapped
 from kernelcg.likelihoods import Gaussian, StudentT
 from kernelcg.parameters import FREE, Parametric
 
-ROUNDING_SHARE = 3e-2
-"""Part of the standard deviation of the noise by which rounding may move a mean at the far end of the prior.
-
-That is a worst case: for smooth functions without noise, what is certified there is a hundred to a thousand times less.
-A smaller part asks for more noise than such data have, and costs accuracy.
-"""
+ROUNDING_SHARE = 1e-3
+"""Part of the standard deviation of the noise by which rounding may move a mean at the far end of the prior."""
 
 SHORTEST, LONGEST = 1e-5, 1e6
 """Lengthscales by default, in units of the spread of their feature without outliers.
