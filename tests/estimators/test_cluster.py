@@ -27,6 +27,8 @@ from kernelcg.kernels import Kernel, Linear, Matern
 from kernelcg.kernels.distances import squared_distances
 from kernelcg.planning.plan import Storage
 
+pytest.importorskip("distributed")  # first: a setting of dask that is changed before takes those of distributed along
+
 pytestmark = pytest.mark.usefixtures("small_blocks")
 
 
